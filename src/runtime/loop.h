@@ -1,0 +1,61 @@
+/* The I/O thread: epoll, timers, work handed over from other threads.
+ *
+ * One per process generation, started by the first sb_loop_post, never by loading the library. Every
+ * function marked [io] may be called on that thread only; the others from any thread. The thread blocks
+ * all signals, never touches a Lua state, never blocks on anything but epoll. A forked child has no
+ * thread: sb_generation() differs there, the first post starts a new one, whatever the parent's thread
+ * owned is forgotten (its descriptors are closed, nothing is released). */
+#ifndef SB_LOOP_H
+#define SB_LOOP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "error.h"
+
+/* Bumped in every forked child (pthread_atfork). Costs a load. */
+uint64_t sb_generation(void);
+
+/* CLOCK_MONOTONIC in ns, plus what tests have advanced it by (sb_clock_advance). All deadlines and
+ * timers here use this clock. SB_NEVER: no deadline. */
+#define SB_NEVER UINT64_MAX
+uint64_t sb_now(void);
+void sb_clock_advance(uint64_t ns);
+
+/* Runs fn(arg) on the I/O thread, in order of posting. Starts the thread if needed. Fails only when
+ * the thread cannot be started or is shutting down; then fn will not run. Called on the I/O thread
+ * itself it only queues. */
+int sb_loop_post(void (*fn)(void *arg), void *arg, struct sb_error *err);
+int sb_loop_is_io_thread(void);
+
+/* A descriptor watched by the loop. Embedded in its owner, which keeps it alive while it is added and
+ * owns the descriptor. `ready` gets EPOLL* bits; it may remove its own or any other source. */
+struct sb_source {
+    int fd;
+    uint32_t events;
+    void (*ready)(struct sb_source *source, uint32_t events);
+};
+int sb_source_add(struct sb_source *source, struct sb_error *err); /* [io] */
+void sb_source_change(struct sb_source *source, uint32_t events);  /* [io] */
+void sb_source_remove(struct sb_source *source);                   /* [io] idempotent */
+
+/* A timer, embedded in its owner. Zeroed = unset. Setting a set one moves it. */
+struct sb_timer {
+    uint64_t at;
+    void (*fire)(struct sb_timer *timer);
+    size_t slot; /* the heap's */
+};
+void sb_timer_set(struct sb_timer *timer, uint64_t at); /* [io] SB_NEVER clears */
+void sb_timer_clear(struct sb_timer *timer);            /* [io] idempotent */
+
+/* Blocking work on one of the two file threads (regular files only: nothing that may hang), then
+ * done(arg) on the I/O thread. */
+int sb_pool_run(void (*work)(void *arg), void (*done)(void *arg), void *arg, struct sb_error *err);
+
+/* Keeps this shared object mapped for the life of the process and registers the exit handler: drain
+ * releases within the configured seconds, stop the threads, join them. Called by luaopen; idempotent.
+ * Modules that initialise libraries with exit handlers of their own call sb_loop_rearm_exit after it. */
+void sb_loop_pin(void);
+void sb_loop_rearm_exit(void);
+
+#endif

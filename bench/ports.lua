@@ -1,0 +1,37 @@
+-- port:fetch against libcurl straight to the same server on the host's loopback.
+return function(bench)
+  local sandbar, lib = bench.sandbar, bench.lib
+  local assert = sandbar.assert
+  local box = assert(bench.provider:create_scoped {})
+  assert(box.files:upload(bench.tools .. "/httpd", "/home/user/httpd"))
+  assert(box.files:chmod("/home/user/httpd", "755"))
+  local server = assert(box:start { "/home/user/httpd", "3000" })
+  local port = box:port(3000)
+  assert(port:fetch { path = "/", wait = 10 })
+
+  local pid = lib.start { bench.tools .. "/httpd", "39117" }
+  os.execute("sleep 0.2")
+  local url = "http://127.0.0.1:39117"
+  lib.fetch(url .. "/")
+
+  local times, ratios = bench.interleave(bench.pairs * 5, function()
+    local page = assert(port:fetch { path = "/" })
+    _G.assert(page.status == 200)
+  end, function()
+    return (lib.fetch(url .. "/"))
+  end)
+  bench.row("port:fetch of a small page / libcurl, host", ("%.0f us"):format(times[1] * 1e6),
+    ("%.0f us"):format(times[2] * 1e6), ratios[2], "<= 1.3")
+
+  local bytes = 32 << 20
+  times, ratios = bench.interleave(11, function()
+    return (lib.fetch(url .. "/big/" .. bytes))
+  end, function()
+    local page = assert(port:fetch { path = "/big/" .. bytes })
+    _G.assert(#page.body == bytes)
+  end)
+  bench.row("port:fetch of 32 MiB / libcurl, host", bench.rate(bytes, times[2]), bench.rate(bytes, times[1]), ratios[2], ">= 0.8")
+  lib.stop(pid)
+  server:kill { signal = "KILL" }
+  box:destroy()
+end

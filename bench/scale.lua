@@ -1,0 +1,56 @@
+-- Many sandboxes alive: the price of the next one, and what each costs the machine.
+return function(bench)
+  local sandbar, lib, ms = bench.sandbar, bench.lib, bench.ms
+  local assert = sandbar.assert
+  local boxes = {}
+
+  local function available()
+    local text = bench.read("/proc/meminfo")
+    return tonumber(text:match("MemAvailable:%s*(%d+)"))
+  end
+  local function add(n)
+    for _ = 1, n do
+      boxes[#boxes + 1] = assert(bench.provider:create_scoped {})
+    end
+  end
+  local function measure()
+    local times = {}
+    for i = 1, bench.pairs do
+      local start = lib.now()
+      local box = assert(bench.provider:create_scoped {})
+      times[i] = lib.now() - start
+      assert(box:destroy())
+    end
+    return bench.median(times)
+  end
+
+  add(10)
+  local at_10 = measure()
+  local before = available()
+  add(190)
+  local each = (before - available()) / 190
+  local at_200 = measure()
+  bench.row("create at 200 alive / at 10", ms(at_200), ms(at_10), at_200 / at_10, "<= 1.3")
+  bench.row("machine memory of a sandbox / 400 kB", ("%.0f kB"):format(each), "400 kB", each / 400, "<= 1.0")
+
+  local pss, count = 0, 0
+  for line in io.popen("grep -l '^Name:.*pid1\\|^Name:.*sandbar' /proc/[0-9]*/status 2>/dev/null"):lines() do
+    local pid = line:match("%d+")
+    local status = bench.read("/proc/" .. pid .. "/status") or ""
+    if status:match("NSpid:%s*%d+%s+1\n") then
+      local rollup = bench.read("/proc/" .. pid .. "/smaps_rollup")
+      local kb = rollup and tonumber(rollup:match("\nPss:%s*(%d+)"))
+      if kb then
+        pss, count = pss + kb, count + 1
+      end
+    end
+  end
+  if count == 0 then
+    bench.skip("memory of pid 1", "its smaps are not readable by this user")
+  else
+    bench.row("PSS of pid 1 / 64 kB", ("%.0f kB"):format(pss / count), "64 kB", pss / count / 64, "<= 1.0")
+  end
+  for _, box in ipairs(boxes) do
+    assert(box:destroy())
+  end
+end

@@ -29,7 +29,10 @@ int sb_loop_post(void (*fn)(void *arg), void *arg, struct sb_error *err);
 int sb_loop_is_io_thread(void);
 
 /* A descriptor watched by the loop. Embedded in its owner, which keeps it alive while it is added and
- * owns the descriptor. `ready` gets EPOLL* bits; it may remove its own or any other source. */
+ * owns the descriptor; events 0 keeps it added but unwatched. `ready` gets EPOLL* bits; it may remove its
+ * own or any other source. Remove it before closing the descriptor. In a forked child the descriptors of
+ * all sources that were added are closed and `fd` is -1: an owner that keeps no second copy of the number
+ * closes nothing twice. */
 struct sb_source {
     int fd;
     uint32_t events;
@@ -39,11 +42,13 @@ int sb_source_add(struct sb_source *source, struct sb_error *err); /* [io] */
 void sb_source_change(struct sb_source *source, uint32_t events);  /* [io] */
 void sb_source_remove(struct sb_source *source);                   /* [io] idempotent */
 
-/* A timer, embedded in its owner. Zeroed = unset. Setting a set one moves it. */
+/* A timer, embedded in its owner. Zeroed = unset. Setting a set one moves it. The heap is made of the
+ * timers themselves, so setting one cannot fail. */
 struct sb_timer {
     uint64_t at;
     void (*fire)(struct sb_timer *timer);
-    size_t slot; /* the heap's */
+    struct sb_timer *child, *next, *prev; /* the heap's */
+    int set;
 };
 void sb_timer_set(struct sb_timer *timer, uint64_t at); /* [io] SB_NEVER clears */
 void sb_timer_clear(struct sb_timer *timer);            /* [io] idempotent */

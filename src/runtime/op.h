@@ -55,6 +55,8 @@ struct sb_result {
  * the asker cancels an operation that is still open; it must lead to a completion soon. */
 struct sb_op *sb_op_new(struct sb_mailbox *mailbox, void (*cancel)(struct sb_op *op, void *owner), void *owner);
 void sb_op_set_cancel(struct sb_op *op, void (*cancel)(struct sb_op *op, void *owner), void *owner); /* [io] */
+/* [io] SB_OK, or why an early end has been asked for: SB_ERR_CANCELLED or SB_ERR_TIMEOUT. */
+enum sb_err sb_op_asked(const struct sb_op *op);
 struct sb_op *sb_op_ref(struct sb_op *op);
 void sb_op_unref(struct sb_op *op);
 
@@ -62,7 +64,9 @@ uint64_t sb_op_id(const struct sb_op *op); /* below 2^53, never 0 */
 int sb_op_done(const struct sb_op *op);    /* any thread */
 struct sb_result *sb_op_result(struct sb_op *op); /* asker: after done; completer: before completing */
 
-/* [io] Hands the operation over; drops the completer's reference. A second call is a bug (asserted). */
+/* [io] Hands the operation over; drops the completer's reference. A second call is a bug (asserted). An error
+ * of kind Cancelled becomes Timeout when it was the deadline that asked. An operation that no other thread
+ * has seen yet (a submission that failed at once) may be completed by its asker. */
 void sb_op_complete(struct sb_op *op);
 void sb_op_fail(struct sb_op *op, const struct sb_error *err); /* [io] sets the error and completes */
 

@@ -1,0 +1,179 @@
+-- Argument checks in Lua's own wording, raised at the caller's level.
+--
+-- A type is a text of alternatives: "string|list", "number?" (? allows nil). Known words: Lua's type names;
+-- integer; size (a number of bytes); duration (number or string); timeout (duration or false); callable;
+-- list and map (both tables); secret (a string or a secret); any. `level` counts from the function that calls us:
+-- 1 is that function's caller (the default), 2 the caller of that one.
+
+local compat = require "sandbar.compat"
+local core = require "sandbar.core"
+
+local check = {}
+
+local is = {
+  any = function() return true end,
+  integer = compat.is_integer,
+  size = function(v) return type(v) == "number" end,
+  duration = function(v) return type(v) == "number" or type(v) == "string" end,
+  timeout = function(v) return type(v) == "number" or type(v) == "string" or v == false end,
+  callable = compat.is_callable,
+  list = function(v) return type(v) == "table" end,
+  map = function(v) return type(v) == "table" end,
+  secret = function(v) return type(v) == "string" or core.is_secret(v) end,
+  ["false"] = function(v) return v == false end,
+  ["true"] = function(v) return v == true end,
+}
+
+-- How a message calls a type that is not a Lua one.
+local SPOKEN = {
+  size = "number", duration = "number or string", timeout = "number, string or false",
+  callable = "function", list = "table", map = "table", secret = "string or secret", any = "value",
+}
+
+local parsed = {}
+
+local function parse(types)
+  local p = parsed[types]
+  if not p then
+    p = { optional = types:sub(-1) == "?", tests = {} }
+    local spoken = {}
+    for word in types:gsub("%?$", ""):gmatch("[^|]+") do
+      p.tests[#p.tests + 1] = is[word] or function(v)
+        return type(v) == word
+      end
+      spoken[#spoken + 1] = SPOKEN[word] or word
+    end
+    p.spoken = table.concat(spoken, " or ")
+    parsed[types] = p
+  end
+  return p
+end
+
+local function matches(p, v)
+  for _, test in ipairs(p.tests) do
+    if test(v) then
+      return true
+    end
+  end
+  return false
+end
+
+local function type_name(v)
+  if v == nil then
+    return "nil"
+  end
+  if core.is_secret(v) then
+    return "secret"
+  end
+  return type(v)
+end
+
+--- Raises "bad argument #index to 'fname' (why)".
+function check.fail(fname, index, why, level)
+  error(("bad argument #%d to '%s' (%s)"):format(index, fname, why), (level or 1) + 2)
+end
+
+--- Raises unless `v` is of one of `types`; returns it.
+function check.arg(fname, index, v, types, level)
+  local p = parse(types)
+  if (v == nil and p.optional) or matches(p, v) then
+    return v
+  end
+  check.fail(fname, index, ("%s expected, got %s"):format(p.spoken, type_name(v)), (level or 1) + 1)
+end
+
+-- Edits (insert, delete, replace, swap of neighbours) that turn a into b.
+local function distance(a, b)
+  local before, last = {}, {}
+  for j = 0, #b do
+    last[j] = j
+  end
+  for i = 1, #a do
+    local row = { [0] = i }
+    for j = 1, #b do
+      local same = a:byte(i) == b:byte(j)
+      local cost = math.min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (same and 0 or 1))
+      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
+        cost = math.min(cost, before[j - 2] + 1)
+      end
+      row[j] = cost
+    end
+    before, last = last, row
+  end
+  return last[#b]
+end
+
+--- The key of `known` (a table of keys) that is spelt most like `name`, or nil if there is none.
+function check.nearest(name, known)
+  local best, best_distance
+  for key in pairs(known) do
+    if type(key) == "string" then
+      local d = distance(name, key)
+      if not best or d < best_distance or (d == best_distance and key < best) then
+        best, best_distance = key, d
+      end
+    end
+  end
+  return best
+end
+
+-- Why `key` is not allowed in a table with the keys of `schema`.
+local function unknown(key, schema)
+  if type(key) ~= "string" then
+    return ("unknown option [%s]"):format(tostring(key))
+  end
+  local near = check.nearest(key, schema)
+  if not near then
+    return ("unknown option '%s'"):format(key)
+  end
+  return ("unknown option '%s'; the nearest known one is '%s'"):format(key, near)
+end
+
+--- Raises unless `opts` is nil or a table with the keys and types of `schema` ({ key = types }; options are
+--- optional, unless `types` begins with "!"). Returns it, an empty table for nil.
+function check.options(fname, index, opts, schema, level)
+  level = (level or 1) + 1
+  if opts ~= nil and type(opts) ~= "table" then
+    check.fail(fname, index, "table expected, got " .. type_name(opts), level)
+  end
+  opts = opts or {}
+  for key, value in pairs(opts) do
+    local types = schema[key]
+    if types == nil then
+      check.fail(fname, index, unknown(key, schema), level)
+    end
+    local p = parse((types:gsub("^!", "")))
+    if not matches(p, value) then
+      check.fail(fname, index, ("option '%s': %s expected, got %s"):format(key, p.spoken, type_name(value)), level)
+    end
+  end
+  for key, types in pairs(schema) do
+    if types:sub(1, 1) == "!" and opts[key] == nil then
+      check.fail(fname, index, ("option '%s' is missing"):format(key), level)
+    end
+  end
+  return opts
+end
+
+--- Raises unless `list` is an array (no holes, no other keys) of `types`; returns it.
+function check.list(fname, index, list, types, level)
+  level = (level or 1) + 1
+  if type(list) ~= "table" then
+    check.fail(fname, index, "table expected, got " .. type_name(list), level)
+  end
+  local n = #list
+  for key in pairs(list) do
+    if not compat.is_integer(key) or key < 1 or key > n then
+      check.fail(fname, index, ("list expected, got a table with key '%s'"):format(tostring(key)), level)
+    end
+  end
+  local p = parse(types)
+  for i = 1, n do
+    if not matches(p, list[i]) then
+      check.fail(fname, index, ("element %d: %s expected, got %s"):format(i, p.spoken, type_name(list[i])), level)
+    end
+  end
+  return list
+end
+
+return check

@@ -1,0 +1,45 @@
+-- What differs between Lua 5.1, 5.2, 5.3, 5.4 and LuaJIT and is needed here, under one name each.
+
+local compat = {}
+
+local select, getmetatable, type = select, getmetatable, type
+local coroutine_running = coroutine.running
+
+compat.unpack = rawget(table, "unpack") or rawget(_G, "unpack")
+
+function compat.pack(...)
+  return { n = select("#", ...), ... }
+end
+
+--- Plain Lua 5.1 cannot yield out of pcall; LuaJIT, which calls itself 5.1, can.
+compat.yields_across_pcall = _VERSION ~= "Lua 5.1" or rawget(_G, "jit") ~= nil
+
+--- The running coroutine, nil in the main thread.
+function compat.running()
+  local co, main = coroutine_running()
+  if main then
+    return nil
+  end
+  return co
+end
+
+--- A number without a fraction that every Lua holds exactly.
+function compat.is_integer(v)
+  return type(v) == "number" and v % 1 == 0 and v >= -2 ^ 53 and v <= 2 ^ 53
+end
+
+function compat.is_callable(v)
+  if type(v) == "function" then
+    return true
+  end
+  local mt = getmetatable(v)
+  return type(mt) == "table" and mt.__call ~= nil
+end
+
+--- "… at …" as debug.traceback gives it, nil where there is no debug library.
+function compat.traceback(...)
+  local debug = rawget(_G, "debug")
+  return debug and debug.traceback(...)
+end
+
+return compat

@@ -1,0 +1,177 @@
+-- Error objects: what comes as the second result of a call that failed. A table with kind, message, op,
+-- retryable, cause and the fields of its kind; tostring gives one readable line. All text in it has been
+-- through core.redact, so that no live secret shows in an error.
+
+local core = require "sandbar.core"
+
+local errors = {}
+
+errors.list = {
+  "InvalidArgument", "Unsupported", "NotFound", "AlreadyExists", "Ambiguous", "WrongOwner", "NotRunning",
+  "Busy", "StartFailed", "ExecTimedOut", "CommandFailed", "Timeout", "OutcomeUnknown", "Closed",
+  "Cancelled", "Forked", "CannotWait", "LimitExceeded", "NoSpace", "PermissionDenied", "Platform",
+  "Unauthenticated", "RateLimited", "Unavailable", "Protocol", "Aggregate", "Internal",
+}
+
+-- Worth trying again as it is; what a caller says wins.
+local RETRYABLE = { Busy = true, RateLimited = true, Unavailable = true }
+
+local kinds = {}
+for i, kind in ipairs(errors.list) do
+  kinds[i] = kind
+  kinds[kind] = kind
+end
+
+--- The kinds, as an array and by name; a misspelt one raises instead of comparing unequal for ever.
+errors.kinds = setmetatable(kinds, {
+  __index = function(_, name)
+    if type(name) ~= "string" then
+      return nil
+    end
+    error(("there is no error kind '%s'"):format(name), 2)
+  end,
+})
+
+-- Linux errno numbers (x86-64, arm64) that turn up here: name, and the kind where it is not Platform.
+local ERRNO = {
+  [1] = { "EPERM", "PermissionDenied" }, [2] = { "ENOENT", "NotFound" }, [4] = { "EINTR" }, [5] = { "EIO" },
+  [7] = { "E2BIG", "LimitExceeded" }, [8] = { "ENOEXEC" }, [9] = { "EBADF", "Closed" },
+  [11] = { "EAGAIN", "Busy" }, [12] = { "ENOMEM", "LimitExceeded" }, [13] = { "EACCES", "PermissionDenied" },
+  [16] = { "EBUSY", "Busy" }, [17] = { "EEXIST", "AlreadyExists" }, [18] = { "EXDEV" }, [20] = { "ENOTDIR" },
+  [21] = { "EISDIR" }, [22] = { "EINVAL", "InvalidArgument" }, [23] = { "ENFILE", "LimitExceeded" },
+  [24] = { "EMFILE", "LimitExceeded" }, [26] = { "ETXTBSY", "Busy" }, [27] = { "EFBIG", "LimitExceeded" },
+  [28] = { "ENOSPC", "NoSpace" }, [30] = { "EROFS", "PermissionDenied" }, [31] = { "EMLINK" },
+  [32] = { "EPIPE", "Closed" }, [36] = { "ENAMETOOLONG", "InvalidArgument" },
+  [38] = { "ENOSYS", "Unsupported" }, [39] = { "ENOTEMPTY" }, [40] = { "ELOOP" },
+  [95] = { "EOPNOTSUPP", "Unsupported" }, [98] = { "EADDRINUSE", "Busy" }, [103] = { "ECONNABORTED", "Unavailable" },
+  [104] = { "ECONNRESET", "Unavailable" }, [107] = { "ENOTCONN", "Unavailable" },
+  [110] = { "ETIMEDOUT", "Timeout" }, [111] = { "ECONNREFUSED", "Unavailable" },
+  [113] = { "EHOSTUNREACH", "Unavailable" }, [122] = { "EDQUOT", "NoSpace" },
+}
+
+--- "ENOENT" of 2, nil for an unknown number.
+function errors.code(errno)
+  local known = ERRNO[errno]
+  return known and known[1]
+end
+
+--- The kind an errno means by itself.
+function errors.kind_of(errno)
+  local known = ERRNO[errno]
+  return known and known[2] or "Platform"
+end
+
+local Error = { __name = "sandbar.Error" }
+
+function Error.__tostring(e)
+  local op = e.op and e.op .. ": " or ""
+  return ("%s%s (%s)"):format(op, e.message, e.kind)
+end
+
+function Error.__concat(a, b)
+  return tostring(a) .. tostring(b)
+end
+
+local function one_line(text)
+  return (text:gsub("%s*%c+%s*", " "))
+end
+
+local RAW = { kind = true, result = true, cause = true, reasons = true, retryable = true }
+
+--- An error object of { kind =, message =, op =, errno =, … }. `result`, `cause` and `reasons` are carried
+--- untouched; every other text is redacted.
+function errors.new(spec)
+  local e = {}
+  for key, value in pairs(spec) do
+    if type(value) == "string" and not RAW[key] then
+      value = core.redact(value)
+    end
+    e[key] = value
+  end
+  e.kind = e.kind or "Internal"
+  if not rawget(kinds, e.kind) then
+    e.message = ("%s: %s"):format(tostring(e.kind), tostring(e.message))
+    e.kind = "Internal"
+  end
+  e.code = e.code or e.errno and errors.code(e.errno) or nil
+  e.message = one_line(tostring(e.message or e.code or e.kind))
+  if e.retryable == nil then
+    e.retryable = RETRYABLE[e.kind] or false
+  end
+  return setmetatable(e, Error)
+end
+
+--- Is it an error object (ours, or a third party's table with one of our kinds)?
+function errors.is(v, kind)
+  if type(v) ~= "table" then
+    return false
+  end
+  local own = rawget(v, "kind")
+  if type(own) ~= "string" or rawget(kinds, own) == nil then
+    return false
+  end
+  return kind == nil or own == kind
+end
+
+--- An error object of anything a call may fail with: a table of the core, an error object (returned as it
+--- is unless there is something to add), a message. `extra` adds fields the error does not have.
+function errors.from(e, op, extra)
+  if errors.is(e) then
+    if getmetatable(e) == Error and (op == nil or e.op) and extra == nil then
+      return e
+    end
+    local spec = {}
+    for key, value in pairs(extra or {}) do
+      spec[key] = value
+    end
+    for key, value in pairs(e) do
+      spec[key] = value
+    end
+    spec.op = spec.op or op
+    return errors.new(spec)
+  end
+  local spec = {}
+  for key, value in pairs(extra or {}) do
+    spec[key] = value
+  end
+  spec.kind, spec.message, spec.op = "Internal", tostring(e), op
+  spec.cause = type(e) ~= "string" and e or nil
+  return errors.new(spec)
+end
+
+--- An error object of an errno: kind, code and a message that names what was done to what.
+function errors.from_errno(errno, op, path)
+  local code = errors.code(errno) or ("errno %d"):format(errno)
+  return errors.new {
+    kind = errors.kind_of(errno), errno = errno, op = op, path = path,
+    message = path and ("%s: %s"):format(path, code) or code,
+  }
+end
+
+--- One error of several reasons ({ type =, error = }, see scope.lua), the first one leading the message.
+function errors.aggregate(reasons, op)
+  local texts = {}
+  for i, reason in ipairs(reasons) do
+    texts[i] = tostring(reason.error)
+  end
+  local message = texts[1] or "unknown"
+  if #texts > 1 then
+    message = ("%d failures: %s"):format(#texts, table.concat(texts, "; "))
+  end
+  return errors.new { kind = "Aggregate", op = op, message = message, reasons = reasons,
+    cause = reasons[1] and reasons[1].error }
+end
+
+--- The standard assert, but what it raises is the error object itself, on every Lua.
+function errors.assert(...)
+  local ok, err = ...
+  if ok then
+    return ...
+  end
+  if err == nil then
+    err = "assertion failed!"
+  end
+  error(err, 0)
+end
+
+return errors

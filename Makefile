@@ -159,9 +159,178 @@ build/filter/filter.h: build/filter/generate
 	build/filter/generate > $@.new
 	mv $@.new $@
 
-DEPFILES := $(shell find build -name '*.d' 2>/dev/null)
--include $(DEPFILES)
 
-.PHONY: clean
+# --- tests ----------------------------------------------------------------------------------------
+
+# spec/c/*_test.c are programs; they link against everything that knows no Lua.
+C_TESTS := $(wildcard spec/c/*_test.c)
+C_TEST_BIN := $(C_TESTS:spec/c/%.c=$(B)/c/%)
+.PHONY: c-tests check check-long tsan asan valgrind demo bench fuzz docs
+c-tests: $(C_TEST_BIN) build/spec/bound
+
+$(O)/spec/c/%.o: spec/c/%.c
+	@mkdir -p $(@D)
+	$(CC) $(LIB_CFLAGS) -Ispec/c -MMD -MP -c -o $@ $<
+$(B)/c/%: $(O)/spec/c/%.o $(O)/libcore.a
+	@mkdir -p $(@D)
+	$(CC) -o $@ $< $(O)/libcore.a -pthread -ldl $(SANITIZE) $(LDFLAGS)
+build/spec/bound: spec/support/bound.c
+	@mkdir -p $(@D)
+	$(CC) $(BASE_CFLAGS) $(OPT) -o $@ $<
+
+MAKE_HERE = $(MAKE) --no-print-directory
+
+# What check needs built: every Lua, the sanitizer build, the tests in C.
+.PHONY: check-build
+check-build: build/spec/bound
+	@for lua in $(LUAS); do $(MAKE_HERE) LUA=$$lua V= all || exit 1; done
+	@$(MAKE_HERE) LUA=5.4 V= c-tests
+	@$(MAKE_HERE) LUA=5.4 V=asan all c-tests
+
+check: deps
+	@rm -rf build/check
+	@$(MAKE_HERE) check-build
+	@spec/run check
+
+check-long: deps
+	@rm -rf build/check
+	@$(MAKE_HERE) check-build
+	@spec/run long
+
+asan:
+	@$(MAKE_HERE) V=asan LUA=5.4 all c-tests build/spec/bound
+	@spec/run --asan $$(grep -LE '^-- check: (long|only 5.4|no asan)' $$(find spec -name '*_spec.lua'))
+
+tsan:
+	@$(MAKE_HERE) V=tsan c-tests
+	@spec/run tsan
+
+valgrind:
+	@$(MAKE_HERE) V= c-tests
+	@spec/run valgrind
+
+# --- demo, bench ----------------------------------------------------------------------------------
+
+RUN_LUA = LUA_PATH="$(CURDIR)/lua/?.lua;$(CURDIR)/lua/?/init.lua;;" LUA_CPATH="$(CURDIR)/$(L)/?.so;;" $(LUA_BIN)
+
+demo: deps
+	@$(MAKE_HERE) all
+	@$(RUN_LUA) examples/quickstart.lua
+
+bench: all
+	@if [ -e bench/run.lua ]; then $(RUN_LUA) bench/run.lua; \
+	else echo "bench/run.lua is not there: nothing is measured yet" >&2; exit 1; fi
+
+# Each spec/fuzz/*.c is a libFuzzer target (LLVMFuzzerTestOneInput); FUZZ_SECONDS each.
+FUZZ_SECONDS ?= 60
+fuzz:
+	@command -v $(CLANG) > /dev/null || { echo "fuzz needs clang" >&2; exit 1; }
+	@found=; for f in spec/fuzz/*.c; do [ -e "$$f" ] || continue; found=1; \
+		name=$$(basename $$f .c); mkdir -p build/fuzz/$$name.corpus; \
+		$(CLANG) -std=c11 -D_GNU_SOURCE -g -O1 -Isrc -fsanitize=fuzzer,address,undefined \
+			-fno-sanitize-recover=undefined -pthread -o build/fuzz/$$name $$f $(RUNTIME_SRC) -ldl || exit 1; \
+		echo "fuzz $$name for $(FUZZ_SECONDS) s"; \
+		build/fuzz/$$name -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/$$name. \
+			-verbosity=0 -print_final_stats=1 build/fuzz/$$name.corpus || exit 1; \
+	done; [ -n "$$found" ] || { echo "spec/fuzz has no targets" >&2; exit 1; }
+
+# Checks what can be checked of the documentation: links between pages.
+docs:
+	@.ci/links README.md CONTRIBUTING.md CHANGELOG.md docs
+
+# --- lint -----------------------------------------------------------------------------------------
+
+C_FILES := $(shell find src spec bench -name '*.[ch]' 2>/dev/null | LC_ALL=C sort)
+HOSTED_C := $(RUNTIME_SRC) $(ENGINE_SRC) $(BIND_SRC) $(HTTP_SRC) $(HTTP_BIND_SRC) $(SUPERVISOR_SRC)
+LUA_FILES := $(shell find lua spec examples bench types rockspec src -name '*.lua' 2>/dev/null | LC_ALL=C sort)
+
+.PHONY: lint lint-format lint-tidy lint-cppcheck lint-luacheck lint-banned format
+lint: lint-format lint-tidy lint-cppcheck lint-luacheck lint-banned
+lint-format:
+	@clang-format --dry-run -Werror $(C_FILES)
+lint-tidy: build/filter/filter.h
+	@printf '%s\n' $(HOSTED_C) | xargs -P 2 -n 4 sh -c 'clang-tidy --quiet "$$@" -- \
+		-std=c11 -D_GNU_SOURCE -Isrc -Ibuild/filter $(LUA_CFLAGS) -DSB_VERSION=\"\" 2>/dev/null' tidy
+lint-cppcheck:
+	@cppcheck --quiet --std=c11 --enable=warning,portability,performance --inline-suppr --error-exitcode=1 \
+		--suppressions-list=.ci/cppcheck.txt -D__linux__ -D__x86_64__ -D_GNU_SOURCE -DSB_VERSION='""' -Isrc \
+		-j 2 src
+lint-luacheck:
+	@luacheck --quiet --no-cache $(LUA_FILES)
+lint-banned:
+	@.ci/banned
+format:
+	clang-format -i $(C_FILES)
+
+# --- install --------------------------------------------------------------------------------------
+
+PREFIX ?= /usr/local
+INST_LUADIR ?= $(PREFIX)/share/lua/$(LUA_ABI)
+INST_LIBDIR ?= $(PREFIX)/lib/lua/$(LUA_ABI)
+INST_BINDIR ?= $(PREFIX)/bin
+INSTALL ?= install
+MAIN := src/main/sandbar.lua
+
+.PHONY: install uninstall rock
+install: all
+	@for f in $(LUA_SRC:lua/%=%); do \
+		$(INSTALL) -D -m 644 lua/$$f "$(DESTDIR)$(INST_LUADIR)/$$f" || exit 1; done
+	$(INSTALL) -D -m 755 $(L)/sandbar/core.so "$(DESTDIR)$(INST_LIBDIR)/sandbar/core.so"
+	$(INSTALL) -D -m 755 $(L)/sandbar/http.so "$(DESTDIR)$(INST_LIBDIR)/sandbar/http.so"
+	$(INSTALL) -d "$(DESTDIR)$(INST_BINDIR)"
+	sed '1s|.*|#!/usr/bin/env $(LUA_BIN)|; s|^local prefix = .*|local prefix = { lua = "$(INST_LUADIR)", c = "$(INST_LIBDIR)" }|' \
+		$(MAIN) > "$(DESTDIR)$(INST_BINDIR)/sandbar"
+	chmod 755 "$(DESTDIR)$(INST_BINDIR)/sandbar"
+
+uninstall:
+	rm -rf "$(DESTDIR)$(INST_LUADIR)/sandbar" "$(DESTDIR)$(INST_LIBDIR)/sandbar"
+	rm -f "$(DESTDIR)$(INST_LUADIR)/sandbar.lua" "$(DESTDIR)$(INST_BINDIR)/sandbar"
+
+# A source rock and an installation into build/rock, to see that it works.
+rock:
+	rm -rf build/rock
+	luarocks --lua-version $(LUA_ABI) lint rockspec/sandbar-scm-1.rockspec
+	luarocks --lua-version $(LUA_ABI) make --deps-mode none --tree build/rock rockspec/sandbar-scm-1.rockspec
+
+# --- packages -------------------------------------------------------------------------------------
+
+# Debian 12. luajit2 is the branch nginx's Lua module needs; it provides the `luajit` command and replaces
+# the stock luajit. bubblewrap, crun and wrk are peers in the benchmarks.
+DEPS := gcc make pkg-config binutils libc6-dev \
+	lua5.1 lua5.2 lua5.3 lua5.4 luajit2 \
+	liblua5.1-0-dev liblua5.2-dev liblua5.3-dev liblua5.4-dev libluajit2-5.1-dev \
+	libcurl4-openssl-dev libssl-dev libseccomp-dev \
+	lua-busted lua-check lua-cjson lua-filesystem lua-system luarocks \
+	python3 uidmap \
+	clang clang-format clang-tidy cppcheck valgrind \
+	nginx-light libnginx-mod-http-lua lua-resty-core lua-resty-lrucache \
+	bubblewrap crun wrk
+.PHONY: deps
+deps:
+	@.ci/deps $(DEPS)
+
+# --- the rest -------------------------------------------------------------------------------------
+
+-include $(shell find build -name '*.d' 2>/dev/null)
+
+.PHONY: clean help
 clean:
 	rm -rf build
+
+help:
+	@echo 'make [LUA=5.4|luajit|5.1|5.2|5.3]   build the C modules into build/<lua>/'
+	@echo 'make demo        install packages if needed, build, run examples/quickstart.lua'
+	@echo 'make check       install packages if needed, build, run every test and the linters (within 20 minutes)'
+	@echo '                 as root it also runs the specs as the system user sandbar-test, which it makes,'
+	@echo '                 with subordinate ids, if it is missing'
+	@echo 'make check-long  long waits, many repetitions, whole scenarios (within 60 minutes)'
+	@echo 'make deps        install the Debian packages that are missing (root), or say which'
+	@echo 'make install     PREFIX=/usr/local DESTDIR= LUA=...;  make uninstall takes it away'
+	@echo 'make rock        lint the rockspec and install the rock into build/rock'
+	@echo 'make lint        clang-format, clang-tidy, cppcheck, luacheck, banned functions;  make format'
+	@echo 'make bench       measure and print a table'
+	@echo 'make asan        core specs and C tests under the address and undefined behaviour sanitizers'
+	@echo 'make tsan        C tests under the thread sanitizer;  make valgrind: under valgrind'
+	@echo 'make fuzz        FUZZ_SECONDS=60: the targets in spec/fuzz'
+	@echo 'make docs        check the documentation;  make clean'
+	@echo 'spec/run FILE... runs single spec files (spec/run --help)'

@@ -1,0 +1,14 @@
+-- The library runs on every Lua: only what all of them have.
+std = "min"
+max_line_length = 120
+self = false
+
+files["lua/sandbar/openresty.lua"] = { read_globals = { "ngx" } }
+files["lua/sandbar/host/openresty.lua"] = { read_globals = { "ngx" } }
+files["spec"] = { std = "max+busted" }
+files["spec/**/nginx*"] = { std = "ngx_lua+busted" }
+files["examples"] = { std = "max" }
+files["bench"] = { std = "max" }
+files["rockspec/*.rockspec"] = { std = "rockspec" }
+-- Annotations: every name is declared, nothing is used.
+files["types"] = { ignore = { "211", "212", "241" }, max_line_length = 140 }

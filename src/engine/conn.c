@@ -1,0 +1,586 @@
+/* A seqpacket connection: request table, bounded sending, strict receiving. */
+#include "conn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define SLOTS_MAX 65535u
+#define NO_SLOT UINT32_MAX
+#define PARTS_PER_TURN 64 /* SB_PART answers taken in one go before other sources get their turn */
+
+/* req = turn << 16 | index + 1, so that an answer to a request long gone is recognised as such. */
+struct sb_conn_slot {
+    uint32_t req;         /* 0: free */
+    uint32_t next_free;
+    struct sb_call *call; /* NULL in a used slot: forgotten */
+};
+
+/* A datagram the kernel did not take yet. Its descriptors are duplicates, owned here. */
+struct sb_conn_out {
+    struct sb_conn_out *next;
+    size_t len;
+    unsigned nfds;
+    int fds[SB_MSG_FDS];
+    unsigned char data[];
+};
+
+/* Where every datagram is received. [io]: one thread in the process, one message at a time. */
+static unsigned char inbox[SB_MSG_MAX];
+
+void sb_fds_close(int *fds, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (fds[i] >= 0) {
+            close(fds[i]);
+            fds[i] = -1;
+        }
+}
+
+/* ---- the request table (lock held) ---- */
+
+static int slots_grow(struct sb_conn *conn)
+{
+    uint32_t room = conn->room ? conn->room * 2 : 8;
+    struct sb_conn_slot *slots;
+    if (conn->room == SLOTS_MAX)
+        return -1;
+    if (room > SLOTS_MAX)
+        room = SLOTS_MAX;
+    slots = realloc(conn->slots, room * sizeof *slots);
+    if (slots == NULL)
+        return -1;
+    for (uint32_t i = conn->room; i < room; i++)
+        slots[i] = (struct sb_conn_slot){.next_free = i + 1 < room ? i + 1 : NO_SLOT};
+    conn->free_slot = conn->room;
+    conn->slots = slots;
+    conn->room = room;
+    return 0;
+}
+
+static uint32_t slot_take(struct sb_conn *conn, struct sb_call *call)
+{
+    uint32_t index;
+    if (conn->free_slot == NO_SLOT && slots_grow(conn) < 0)
+        return 0;
+    index = conn->free_slot;
+    conn->free_slot = conn->slots[index].next_free;
+    conn->turn = (conn->turn + 1) & 0xffff;
+    conn->slots[index].req = conn->turn << 16 | (index + 1);
+    conn->slots[index].call = call;
+    if (call != NULL) {
+        call->req = conn->slots[index].req;
+        conn->in_flight++;
+    }
+    return conn->slots[index].req;
+}
+
+static struct sb_conn_slot *slot_find(struct sb_conn *conn, uint32_t req)
+{
+    uint32_t index = (req & 0xffff) - 1;
+    if (req == 0 || index >= conn->room || conn->slots[index].req != req)
+        return NULL;
+    return &conn->slots[index];
+}
+
+static void slot_drop(struct sb_conn *conn, struct sb_conn_slot *slot)
+{
+    if (slot->call != NULL)
+        conn->in_flight--;
+    slot->req = 0;
+    slot->call = NULL;
+    slot->next_free = conn->free_slot;
+    conn->free_slot = (uint32_t)(slot - conn->slots);
+}
+
+/* ---- sending ---- */
+
+/* 0 sent, or the errno. */
+static int send_now(int fd, const void *data, size_t len, const int *fds, unsigned nfds)
+{
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(SB_MSG_FDS * sizeof(int))];
+    } control;
+    struct iovec iov = {.iov_len = len};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    memcpy(&iov.iov_base, &data, sizeof data); /* sendmsg does not write; the field is not const */
+    if (nfds > 0) {
+        struct cmsghdr *c;
+        memset(&control, 0, sizeof control);
+        msg.msg_control = &control;
+        msg.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
+        c = CMSG_FIRSTHDR(&msg);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(nfds * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, nfds * sizeof(int));
+    }
+    for (;;) {
+        if (sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+            return 0;
+        if (errno != EINTR)
+            return errno;
+    }
+}
+
+static int is_full(int sys)
+{
+    return sys == EAGAIN || sys == EWOULDBLOCK || sys == ENOBUFS || sys == ENOMEM || sys == ETOOMANYREFS;
+}
+
+static void out_free(struct sb_conn_out *out)
+{
+    sb_fds_close(out->fds, out->nfds);
+    explicit_bzero(out->data, out->len);
+    free(out);
+}
+
+static void queue_drop(struct sb_conn *conn)
+{
+    while (conn->out_first != NULL) {
+        struct sb_conn_out *out = conn->out_first;
+        conn->out_first = out->next;
+        out_free(out);
+    }
+    conn->out_last = &conn->out_first;
+    conn->out_bytes = 0;
+}
+
+/* Lock held. What the peer does not take now waits here, bounded. */
+static int queue_add(struct sb_conn *conn, const void *data, size_t len, const int *fds, unsigned nfds,
+                     struct sb_error *err)
+{
+    struct sb_conn_out *out;
+    if (conn->out_bytes + len > SB_CONN_QUEUE_MAX)
+        return sb_fail(err, SB_ERR_BUSY, "too many requests are waiting to be taken");
+    out = malloc(sizeof *out + len);
+    if (out == NULL)
+        return sb_fail_errno(err, ENOMEM, "send", "a request could not be queued");
+    out->next = NULL;
+    out->len = len;
+    memcpy(out->data, data, len);
+    for (out->nfds = 0; out->nfds < nfds; out->nfds++) {
+        out->fds[out->nfds] = fcntl(fds[out->nfds], F_DUPFD_CLOEXEC, 3);
+        if (out->fds[out->nfds] < 0) {
+            int sys = errno;
+            out_free(out);
+            return sb_fail_errno(err, sys, "send", "a request could not be queued");
+        }
+    }
+    *conn->out_last = out;
+    conn->out_last = &out->next;
+    conn->out_bytes += len;
+    return 0;
+}
+
+/* [io] Sends what waits, and watches for room while something does. */
+static void flush(struct sb_conn *conn)
+{
+    pthread_mutex_lock(&conn->lock);
+    while (conn->state == SB_CONN_OPEN && conn->out_first != NULL) {
+        struct sb_conn_out *out = conn->out_first;
+        if (is_full(send_now(conn->source.fd, out->data, out->len, out->fds, out->nfds)))
+            break;
+        /* Sent, or the connection is ending, which the receiving side reports. */
+        conn->out_first = out->next;
+        if (conn->out_first == NULL)
+            conn->out_last = &conn->out_first;
+        conn->out_bytes -= out->len;
+        out_free(out);
+    }
+    if (conn->state == SB_CONN_OPEN)
+        sb_source_change(&conn->source, conn->out_first ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    pthread_mutex_unlock(&conn->lock);
+}
+
+static void flush_posted(void *arg)
+{
+    struct sb_conn *conn = arg;
+    struct sb_object *owner = conn->owner;
+    pthread_mutex_lock(&conn->lock);
+    conn->flush_posted = 0;
+    pthread_mutex_unlock(&conn->lock);
+    flush(conn);
+    sb_object_unref(owner);
+}
+
+/* The fields of a long message, in a sealed memfd. */
+static int spill(const unsigned char *fields, size_t len, struct sb_error *err)
+{
+    int fd = memfd_create("sandbar-request", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return sb_fail_errno(err, errno, "memfd", "a long request could not be stored");
+    while (len > 0) {
+        ssize_t n = write(fd, fields, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            goto failed;
+        fields += n;
+        len -= (size_t)n;
+    }
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0)
+        return fd;
+failed:
+    sb_fail_errno(err, errno, "memfd", "a long request could not be stored");
+    close(fd);
+    return -1;
+}
+
+/* Lock held. */
+static int send_or_queue(struct sb_conn *conn, const unsigned char *msg, size_t len, const int *fds,
+                         unsigned nfds, struct sb_error *err)
+{
+    int sys = conn->out_first != NULL ? EAGAIN : send_now(conn->source.fd, msg, len, fds, nfds);
+    if (sys == EMSGSIZE || sys == EMFILE || sys == EBADF)
+        return sb_fail_errno(err, sys, "send", "a request could not be sent");
+    if (!is_full(sys))
+        return 0; /* sent; or the connection is ending, and then the loss answers it */
+    if (queue_add(conn, msg, len, fds, nfds, err) < 0)
+        return -1;
+    if (!conn->flush_posted) {
+        if (conn->owner != NULL)
+            sb_object_ref(conn->owner);
+        if (sb_loop_post(flush_posted, conn, err) < 0) {
+            sb_object_unref(conn->owner);
+            return -1;
+        }
+        conn->flush_posted = 1;
+    }
+    return 0;
+}
+
+int sb_conn_call(struct sb_conn *conn, struct sb_call *call, unsigned char *msg, size_t len, const int *fds,
+                 unsigned nfds, struct sb_error *err)
+{
+    unsigned char small[64];
+    int all[SB_MSG_FDS], spilled = -1, rc;
+    struct sb_msg head;
+    uint32_t req;
+    if (len > SB_SPILL_MAX + sizeof head)
+        return sb_fail(err, SB_ERR_LIMIT_EXCEEDED, "the request is longer than %u bytes", SB_SPILL_MAX);
+    if (nfds >= SB_MSG_FDS)
+        return sb_fail(err, SB_ERR_INTERNAL, "a request carries too many descriptors");
+    memcpy(&head, msg, sizeof head);
+    head.epoch = conn->epoch;
+    if (len > SB_SPILL_FROM) {
+        struct sb_packer p;
+        spilled = spill(msg + sizeof head, len - sizeof head, err);
+        if (spilled < 0)
+            return err ? -(int)err->kind : -(int)SB_ERR_PLATFORM;
+        sb_pack_begin(&p, small, sizeof small, head.type, 0, head.epoch);
+        sb_pack_u64(&p, SB_F_SPILL, len - sizeof head);
+        head.flags |= SB_MSG_SPILLED;
+        msg = small;
+        len = p.len;
+        all[0] = spilled;
+        if (nfds > 0)
+            memcpy(all + 1, fds, nfds * sizeof *fds);
+        fds = all;
+        nfds++;
+    }
+
+    pthread_mutex_lock(&conn->lock);
+    if (conn->state != SB_CONN_OPEN) {
+        rc = sb_fail(err, SB_ERR_NOT_RUNNING, "the connection has ended");
+    } else if ((req = slot_take(conn, call)) == 0) {
+        rc = sb_fail(err, SB_ERR_BUSY, "too many requests are in flight");
+    } else {
+        head.req = req;
+        memcpy(msg, &head, sizeof head);
+        rc = send_or_queue(conn, msg, len, fds, nfds, err);
+        if (rc < 0)
+            slot_drop(conn, slot_find(conn, req));
+    }
+    pthread_mutex_unlock(&conn->lock);
+    if (spilled >= 0)
+        close(spilled);
+    return rc;
+}
+
+void sb_conn_forget(struct sb_conn *conn, struct sb_call *call)
+{
+    struct sb_conn_slot *slot;
+    pthread_mutex_lock(&conn->lock);
+    slot = slot_find(conn, call->req);
+    if (slot != NULL && slot->call == call) {
+        slot->call = NULL;
+        conn->in_flight--;
+    }
+    pthread_mutex_unlock(&conn->lock);
+}
+
+/* ---- receiving [io] ---- */
+
+/* Text from the other side may end up in a terminal: control bytes become '?'. */
+static void copy_text(char *to, size_t room, const struct sb_field_view *f)
+{
+    size_t n = f->len < room - 1 ? f->len : room - 1;
+    for (size_t i = 0; i < n; i++)
+        to[i] = (char)(f->data[i] < 0x20 || f->data[i] == 0x7f ? '?' : f->data[i]);
+    to[n] = '\0';
+}
+
+void sb_error_from_fields(struct sb_error *err, const struct sb_reader *fields)
+{
+    struct sb_field_view f;
+    uint64_t sys = sb_read_u64(fields, SB_F_ERRNO, 0);
+    memset(err, 0, sizeof *err);
+    err->kind = SB_ERR_INTERNAL;
+    if (sb_read_find(fields, SB_F_KIND, &f))
+        err->kind = sb_err_from_name((const char *)f.data, f.len);
+    if (err->kind == SB_OK)
+        err->kind = SB_ERR_INTERNAL;
+    err->sys = sys < 4096 ? (int)sys : 0;
+    if (sb_read_find(fields, SB_F_STEP, &f))
+        copy_text(err->step, sizeof err->step, &f);
+    if (sb_read_find(fields, SB_F_MESSAGE, &f))
+        copy_text(err->message, sizeof err->message, &f);
+    if (sb_read_find(fields, SB_F_PATH, &f)) {
+        if (f.len >= sizeof err->path) {
+            f.data += f.len - (sizeof err->path - 1);
+            f.len = sizeof err->path - 1;
+        }
+        copy_text(err->path, sizeof err->path, &f);
+    }
+    if (err->message[0] == '\0' && err->sys != 0)
+        strerror_r(err->sys, err->message, sizeof err->message); /* the GNU form may answer elsewhere */
+    if (err->message[0] == '\0')
+        strcpy(err->message, "refused without a reason"); /* fits */
+}
+
+int sb_parts_add(struct sb_parts *parts, const void *fields, size_t len, uint32_t mark, struct sb_error *err)
+{
+    uint32_t head = (uint32_t)len | mark;
+    size_t want = parts->len + sizeof head + len;
+    if (want > SB_PARTS_MAX)
+        return sb_fail(err, SB_ERR_LIMIT_EXCEEDED, "the answer is longer than %u bytes", SB_PARTS_MAX);
+    if (want > parts->room) {
+        size_t room = want < 4096 ? 4096 : want * 2;
+        unsigned char *data = realloc(parts->data, room);
+        if (data == NULL)
+            return sb_fail_errno(err, ENOMEM, "receive", "an answer could not be stored");
+        parts->data = data;
+        parts->room = room;
+    }
+    memcpy(parts->data + parts->len, &head, sizeof head);
+    if (len > 0)
+        memcpy(parts->data + parts->len + sizeof head, fields, len);
+    parts->len = want;
+    return 0;
+}
+
+/* Closes the descriptor and forgets what waits to be sent. */
+static void shut(struct sb_conn *conn)
+{
+    pthread_mutex_lock(&conn->lock);
+    conn->state = SB_CONN_LOST;
+    sb_source_remove(&conn->source);
+    close(conn->source.fd);
+    conn->source.fd = -1;
+    queue_drop(conn);
+    pthread_mutex_unlock(&conn->lock);
+}
+
+static void lose(struct sb_conn *conn, const struct sb_error *err)
+{
+    if (conn->state != SB_CONN_OPEN)
+        return;
+    shut(conn);
+    conn->type->lost(conn, err);
+}
+
+void sb_conn_break(struct sb_conn *conn, const char *what)
+{
+    struct sb_error err = {SB_OK};
+    sb_fail(&err, SB_ERR_PROTOCOL, "the other side broke the protocol: %s", what);
+    lose(conn, &err);
+}
+
+void sb_conn_fail_all(struct sb_conn *conn, const struct sb_error *err)
+{
+    struct sb_answer answer = {.type = SB_ERROR, .error = err, .lost = 1};
+    for (uint32_t i = 0;; i++) {
+        struct sb_call *call = NULL;
+        pthread_mutex_lock(&conn->lock);
+        while (i < conn->room && call == NULL) {
+            if (conn->slots[i].req != 0) {
+                call = conn->slots[i].call;
+                slot_drop(conn, &conn->slots[i]);
+            }
+            if (call == NULL)
+                i++;
+        }
+        pthread_mutex_unlock(&conn->lock);
+        if (call == NULL)
+            return;
+        call->answer(call, &answer);
+    }
+}
+
+void sb_conn_close(struct sb_conn *conn, const struct sb_error *err)
+{
+    if (conn->state != SB_CONN_OPEN)
+        return;
+    shut(conn);
+    sb_conn_fail_all(conn, err);
+}
+
+/* NULL, or what is wrong with the message. The answer stays open for more if it is an SB_PART. */
+static const char *deliver(struct sb_conn *conn, const struct sb_msg *head, struct sb_answer *answer)
+{
+    struct sb_conn_slot *slot;
+    struct sb_call *call;
+    if (head->req == 0) {
+        if (head->type != SB_REPLY && head->type != SB_ERROR && head->type != SB_PART)
+            conn->type->event(conn, answer);
+        return NULL;
+    }
+    if (head->type < SB_REPLY || head->type > SB_EXITED)
+        return "an answer of an unknown type";
+    pthread_mutex_lock(&conn->lock);
+    slot = slot_find(conn, head->req);
+    call = slot != NULL ? slot->call : NULL;
+    if (slot != NULL && head->type != SB_PART)
+        slot_drop(conn, slot);
+    pthread_mutex_unlock(&conn->lock);
+    if (slot == NULL)
+        return "an answer to a request nobody made";
+    if (call != NULL)
+        call->answer(call, answer);
+    return NULL;
+}
+
+static const char *check_and_deliver(struct sb_conn *conn, const struct msghdr *msg, size_t len, int *fds,
+                                     unsigned nfds, uint16_t *type)
+{
+    struct sb_answer answer = {.fds = fds, .nfds = nfds};
+    struct sb_field_view f;
+    struct sb_reader walk;
+    struct sb_error err;
+    struct sb_msg head;
+    int rc;
+    if (msg->msg_flags & MSG_TRUNC)
+        return "a message longer than allowed";
+    if (sb_read_begin(&answer.fields, &head, inbox, len) < 0)
+        return "a damaged message";
+    if (head.flags != 0)
+        return "a message with unknown flags";
+    if ((msg->msg_flags & MSG_CTRUNC) && nfds >= SB_MSG_FDS)
+        return "a message with too many descriptors";
+    walk = answer.fields;
+    while ((rc = sb_read_field(&walk, &f)) == 1)
+        ;
+    if (rc < 0)
+        return "damaged fields";
+    answer.type = *type = head.type;
+    answer.raw = answer.fields.at;
+    answer.raw_len = (size_t)(answer.fields.end - answer.fields.at);
+    if (head.type == SB_ERROR) {
+        sb_error_from_fields(&err, &answer.fields);
+        answer.error = &err;
+    } else if (msg->msg_flags & MSG_CTRUNC) {
+        /* Fewer than allowed, and yet cut: it is this process that has no descriptors left. */
+        err = (struct sb_error){SB_OK};
+        sb_fail_errno(&err, EMFILE, "receive", "no descriptor is free for what was received");
+        err.kind = SB_ERR_LIMIT_EXCEEDED;
+        answer.error = &err;
+        answer.starved = 1;
+    }
+    return deliver(conn, &head, &answer);
+}
+
+/* One datagram. 1: an SB_PART was delivered and more may be there; 0: enough for this turn. */
+static int receive(struct sb_conn *conn)
+{
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(SB_MSG_FDS * sizeof(int))];
+    } control;
+    struct iovec iov = {inbox, sizeof inbox};
+    struct msghdr msg = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    int fds[SB_MSG_FDS];
+    unsigned nfds = 0;
+    uint16_t type = 0;
+    const char *wrong;
+    ssize_t n = recvmsg(conn->source.fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (n <= 0) {
+        struct sb_error err = {SB_OK};
+        sb_fail(&err, SB_ERR_NOT_RUNNING, "the connection has ended");
+        err.sys = n < 0 ? errno : 0;
+        if (n == 0 && msg.msg_controllen >= sizeof(struct cmsghdr))
+            goto take; /* an empty datagram with descriptors: rubbish, but they must be closed */
+        lose(conn, &err);
+        return 0;
+    }
+take:
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) && nfds < SB_MSG_FDS; i++)
+            memcpy(&fds[nfds++], CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+    }
+    wrong = check_and_deliver(conn, &msg, (size_t)n, fds, nfds, &type);
+    sb_fds_close(fds, nfds);
+    if (wrong != NULL)
+        sb_conn_break(conn, wrong);
+    return wrong == NULL && type == SB_PART && conn->state == SB_CONN_OPEN;
+}
+
+static void ready(struct sb_source *source, uint32_t events)
+{
+    struct sb_conn *conn = (struct sb_conn *)source; /* its first member */
+    struct sb_object *owner = conn->owner;
+    if (owner != NULL)
+        sb_object_ref(owner);
+    if (events & EPOLLOUT)
+        flush(conn);
+    if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
+        for (int turns = 0; turns < PARTS_PER_TURN && receive(conn); turns++)
+            ;
+    sb_object_unref(owner);
+}
+
+int sb_conn_open(struct sb_conn *conn, const struct sb_conn_type *type, struct sb_object *owner, int fd,
+                 uint32_t epoch, struct sb_error *err)
+{
+    conn->source = (struct sb_source){.fd = fd, .events = EPOLLIN, .ready = ready};
+    conn->type = type;
+    conn->owner = owner;
+    conn->epoch = epoch;
+    if (conn->slots == NULL) {
+        pthread_mutex_init(&conn->lock, NULL);
+        conn->free_slot = NO_SLOT;
+    }
+    conn->out_first = NULL;
+    conn->out_last = &conn->out_first;
+    conn->out_bytes = 0;
+    if (sb_source_add(&conn->source, err) < 0) {
+        close(fd);
+        conn->source.fd = -1;
+        return err ? -(int)err->kind : -(int)SB_ERR_PLATFORM;
+    }
+    conn->state = SB_CONN_OPEN;
+    return 0;
+}
+
+void sb_conn_free(struct sb_conn *conn, int forked)
+{
+    if (conn->state == SB_CONN_NEW)
+        return;
+    if (!forked) /* in a forked child the lock may have been taken by a thread that is not here */
+        pthread_mutex_destroy(&conn->lock);
+    queue_drop(conn);
+    free(conn->slots);
+    conn->slots = NULL;
+    conn->state = SB_CONN_NEW;
+}

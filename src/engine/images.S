@@ -1,0 +1,20 @@
+/* The programs run by the engine, as bytes: pid 1 of a sandbox, and the supervisor. The assembler looks
+   for them from the directory it is started in, or along -I. */
+    .macro image name, path
+    .globl \name
+    .hidden \name
+    .type \name, @object
+    .balign 16
+\name:
+    .incbin "\path"
+\name\()_end:
+    .globl \name\()_end
+    .hidden \name\()_end
+    .size \name, \name\()_end - \name
+    .endm
+
+    .section .rodata.sandbar_images, "a", @progbits
+    image sb_bytes_pid1, build/guest/pid1
+    image sb_bytes_supervisor, build/supervisor/supervisor
+
+    .section .note.GNU-stack, "", @progbits

@@ -178,11 +178,17 @@ build/spec/bound: spec/support/bound.c
 	@mkdir -p $(@D)
 	$(CC) $(BASE_CFLAGS) $(OPT) -o $@ $<
 
+# Attacks tried from inside a sandbox: one static program.
+build/spec/probe: spec/escape/probe.c
+	@mkdir -p $(@D)
+	$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
+SPEC_PROGRAMS := build/spec/bound $(if $(wildcard spec/escape/probe.c),build/spec/probe)
+
 MAKE_HERE = $(MAKE) --no-print-directory
 
 # What check needs built: every Lua, the sanitizer build, the tests in C.
 .PHONY: check-build
-check-build: build/spec/bound
+check-build: $(SPEC_PROGRAMS)
 	@for lua in $(LUAS); do $(MAKE_HERE) LUA=$$lua V= all || exit 1; done
 	@$(MAKE_HERE) LUA=5.4 V= c-tests
 	@$(MAKE_HERE) LUA=5.4 V=asan all c-tests
@@ -198,7 +204,7 @@ check-long: deps
 	@spec/run long
 
 asan:
-	@$(MAKE_HERE) V=asan LUA=5.4 all c-tests build/spec/bound
+	@$(MAKE_HERE) V=asan LUA=5.4 all c-tests $(SPEC_PROGRAMS)
 	@spec/run --asan $$(grep -LE '^-- check: (long|only 5.4|no asan)' $$(find spec -name '*_spec.lua'))
 
 tsan:
@@ -217,9 +223,18 @@ demo: deps
 	@$(MAKE_HERE) all
 	@$(RUN_LUA) examples/quickstart.lua
 
-bench: all
-	@if [ -e bench/run.lua ]; then $(RUN_LUA) bench/run.lua; \
-	else echo "bench/run.lua is not there: nothing is measured yet" >&2; exit 1; fi
+# make bench CASES="exec files" SANDBAR_PAIRS=300. The programs it compares with are built beside it.
+BENCH_TOOLS := $(patsubst bench/%.c,build/bench/%,$(filter-out bench/benchlib.c,$(wildcard bench/*.c)))
+build/bench/benchlib.so: bench/benchlib.c
+	@mkdir -p $(@D)
+	$(CC) $(LIB_CFLAGS) $(LUA_CFLAGS) $(CURL_CFLAGS) -fvisibility=default -o $@ $< -shared -pthread $(CURL_LIBS)
+build/bench/%: bench/%.c
+	@mkdir -p $(@D)
+	$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
+bench: all $(BENCH_TOOLS) build/bench/benchlib.so
+	@LUA_PATH="$(CURDIR)/lua/?.lua;$(CURDIR)/lua/?/init.lua;$(CURDIR)/bench/?.lua;;" \
+		LUA_CPATH="$(CURDIR)/$(L)/?.so;$(CURDIR)/build/bench/?.so;;" \
+		SANDBAR_BENCH_TOOLS="$(CURDIR)/build/bench" $(LUA_BIN) bench/run.lua $(CASES)
 
 # Each spec/fuzz/*.c is a libFuzzer target (LLVMFuzzerTestOneInput); FUZZ_SECONDS each.
 FUZZ_SECONDS ?= 60
@@ -256,7 +271,7 @@ lint-cppcheck:
 		--suppressions-list=.ci/cppcheck.txt -D__linux__ -D__x86_64__ -D_GNU_SOURCE -DSB_VERSION='""' -Isrc \
 		-j 2 src
 lint-luacheck:
-	@luacheck --quiet --no-cache $(LUA_FILES)
+	@luacheck --quiet --no-color --no-cache $(LUA_FILES)
 lint-banned:
 	@.ci/banned
 format:
@@ -301,7 +316,7 @@ DEPS := gcc make pkg-config binutils libc6-dev \
 	liblua5.1-0-dev liblua5.2-dev liblua5.3-dev liblua5.4-dev libluajit2-5.1-dev \
 	libcurl4-openssl-dev libssl-dev libseccomp-dev \
 	lua-busted lua-check lua-cjson lua-filesystem lua-system luarocks \
-	python3 uidmap \
+	python3 procps uidmap \
 	clang clang-format clang-tidy cppcheck valgrind \
 	nginx-light libnginx-mod-http-lua lua-resty-core lua-resty-lrucache \
 	bubblewrap crun wrk

@@ -46,8 +46,12 @@ describe("spec.helper", function()
 
   it("sees a process that has something of a directory open", function()
     local dir = helper.dir("open")
-    local child = helper.start_lua("local f = assert(io.open(... .. '/f', 'w')) print('up') io.stdout:flush() io.read()" ..
-      " while true do end", { args = { dir }, timeout = 10 })
+    local child = helper.start_lua([[
+      local f = assert(io.open(... .. "/f", "w"))
+      print("up")
+      io.stdout:flush()
+      while f do end
+    ]], { args = { dir }, timeout = 10 })
     child:line()
     assert.is_table(helper.proc.of_dir(dir)[child.pid])
     child:signal("KILL")

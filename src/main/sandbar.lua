@@ -1,0 +1,78 @@
+#!/usr/bin/env lua5.4
+-- The `sandbar` program: runs a Lua script with the library loaded and a root scope around it, so that
+-- whatever the script acquires in that scope is released when it ends, fails, or is interrupted (Ctrl-C).
+-- A termination signal is not caught here: scoped sandboxes are then destroyed by their supervisor.
+
+local prefix = nil -- filled in by `make install`
+
+local usage = [[
+usage: sandbar run SCRIPT [ARGUMENTS]   run a Lua script; it sees `sandbar` and `scope` (the root scope)
+       sandbar --version                versions of sandbar and of this Lua
+       sandbar --help
+]]
+
+local function readable(path)
+  local f = io.open(path, "r")
+  if f then
+    f:close()
+  end
+  return f ~= nil
+end
+
+if prefix and readable(prefix.lua .. "/sandbar/init.lua") then
+  package.path = prefix.lua .. "/?.lua;" .. prefix.lua .. "/?/init.lua;" .. package.path
+  package.cpath = prefix.c .. "/?.so;" .. package.cpath
+end
+
+local function quit(code, message)
+  if message then
+    io.stderr:write("sandbar: ", message, "\n")
+  end
+  os.exit(code, true)
+end
+
+local function version()
+  print(("sandbar %s, %s"):format(require("sandbar.core").VERSION, type(jit) == "table" and jit.version or _VERSION))
+end
+
+local function run(script, ...)
+  local sandbar = require "sandbar"
+  local chunk, err = loadfile(script)
+  if not chunk then
+    quit(1, err)
+  end
+  local args, n = { ... }, select("#", ...)
+  arg = { [0] = script, ... }
+  _G.sandbar = sandbar
+  local unpack = table.unpack or unpack
+  local interrupted = false
+  local ok, failure, detail = xpcall(function()
+    return sandbar.scope(function(scope)
+      _G.scope = scope
+      return chunk(unpack(args, 1, n))
+    end)
+  end, function(e)
+    interrupted = type(e) == "string" and e:find("interrupted!", 1, true) ~= nil
+    return type(e) == "string" and not interrupted and debug.traceback(e, 2) or e
+  end)
+  if interrupted then
+    quit(130, "interrupted")
+  elseif not ok then
+    quit(1, tostring(failure))
+  elseif failure == nil and detail ~= nil then
+    quit(1, tostring(detail))
+  end
+  quit(0)
+end
+
+local command = arg[1]
+if command == "--version" then
+  version()
+elseif command == "--help" then
+  io.write(usage)
+elseif command == "run" and arg[2] then
+  run(arg[2], (table.unpack or unpack)(arg, 3))
+else
+  io.stderr:write(usage)
+  os.exit(2)
+end

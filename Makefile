@@ -48,7 +48,7 @@ LUA_BIN ?= $(if $(filter luajit,$(LUA)),luajit,lua$(LUA))
 
 WERROR ?= -Werror
 WARN := -Wall -Wextra $(WERROR) -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
-	-Wwrite-strings -Wvla -Wformat=2 -Wundef -Wimplicit-fallthrough -Wcast-qual
+	-Wvla -Wformat=2 -Wundef -Wimplicit-fallthrough
 OPT ?= -O2
 BASE_CFLAGS := -std=c11 -D_GNU_SOURCE $(WARN) -Isrc -DSB_VERSION='"$(VERSION)"' -g
 HARDEN := -fstack-protector-strong
@@ -227,7 +227,7 @@ demo: deps
 BENCH_TOOLS := $(patsubst bench/%.c,build/bench/%,$(filter-out bench/benchlib.c,$(wildcard bench/*.c)))
 build/bench/benchlib.so: bench/benchlib.c
 	@mkdir -p $(@D)
-	$(CC) $(LIB_CFLAGS) $(LUA_CFLAGS) $(CURL_CFLAGS) -fvisibility=default -o $@ $< -shared -pthread $(CURL_LIBS)
+	$(CC) $(LIB_CFLAGS) $(LUA_CFLAGS) $(CURL_CFLAGS) -fvisibility=default -Wno-missing-prototypes -o $@ $< -shared -pthread $(CURL_LIBS)
 build/bench/%: bench/%.c
 	@mkdir -p $(@D)
 	$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<

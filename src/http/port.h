@@ -1,0 +1,41 @@
+/* Inside of a port, for the files that make up its transfers and relays. Everything is [io] unless said. */
+#ifndef SB_HTTP_PORT_H
+#define SB_HTTP_PORT_H
+
+#include <stdatomic.h>
+
+#include "http/http.h"
+#include "http/multi.h"
+
+struct sb_port {
+    struct sb_object object;
+    uint16_t number;       /* 0: an origin */
+    struct sb_place *place; /* NULL: an origin */
+    char *url;             /* scheme and authority; the authority of a port is a name of its own */
+    struct curl_slist *resolve; /* that name's two loopback addresses */
+    /* [io] */
+    struct sb_multi *multi; /* made by the first transfer */
+    struct sb_pair spare;   /* at hand for the next connection */
+    int refilling, closed;
+    struct sb_port_user *users; /* in flight */
+};
+
+/* What is in flight on a port: holds a reference of it, is told when the port closes. */
+struct sb_port_user {
+    struct sb_port_user *next, **link;
+    struct sb_port *port;
+    void (*closed)(struct sb_port_user *user); /* must leave */
+};
+/* -1: the port is closed. */
+int sb_port_join(struct sb_port *port, struct sb_port_user *user, void (*closed)(struct sb_port_user *user));
+void sb_port_leave(struct sb_port_user *user);
+
+int sb_port_multi(struct sb_port *port, struct sb_error *err);
+/* The spare pair, or an empty one. */
+struct sb_pair sb_port_take(struct sb_port *port);
+/* Gives back what was not used: kept when it is whole and there is no other. */
+void sb_port_give(struct sb_port *port, struct sb_pair pair);
+/* Asks for a spare pair where asking takes a while. */
+void sb_port_refill(struct sb_port *port);
+
+#endif

@@ -1,0 +1,126 @@
+-- check: only 5.4
+-- check: no asan
+-- check: no user
+-- check: limit 300
+-- Both installations give a working library and program outside the source tree.
+local helper = require "spec.helper"
+
+local tree = os.getenv("SPEC_TREE") or "."
+local q = helper.quote
+
+-- A one-command script, as a user would write it, and how it is run: nothing of the source tree on any path.
+local script = [[
+local sandbar = require "sandbar"
+local sandboxes = sandbar.assert(sandbar.open { root = (...), linger = 0 })
+sandbar.scope(function(scope)
+  local box = sandbar.assert(sandboxes:create_scoped({}, scope))
+  io.write(sandbar.assert(box:exec({ "echo", "from inside" })).stdout)
+end)
+]]
+
+local function outside(dir, command)
+  return helper.shell(("cd %s && env -i PATH=/usr/bin:/bin HOME=%s %s"):format(q(dir), q(dir), command))
+end
+
+describe("installing", function()
+  helper.guard()
+
+  local function works(prefix, lua_dir, c_dir)
+    local dir = helper.dir("outside")
+    local file = helper.write_file(dir .. "/one.lua", script)
+    local out, status = outside(dir, ("LUA_PATH=%s LUA_CPATH=%s lua5.4 %s %s"):format(
+      q(lua_dir .. "/?.lua;" .. lua_dir .. "/?/init.lua"), q(c_dir .. "/?.so"), q(file), q(helper.root())))
+    assert.equal("from inside\n", out)
+    assert.equal(0, status)
+    out, status = outside(dir, ("%s/bin/sandbar run %s %s"):format(q(prefix), q(file), q(helper.root())))
+    assert.equal("from inside\n", out)
+    assert.equal(0, status)
+    out, status = outside(dir, q(prefix) .. "/bin/sandbar --version")
+    assert.matches("^sandbar %d+%.%d+%.%d+, Lua 5%.4", out)
+    assert.equal(0, status)
+  end
+
+  it("with make install gives a library and a program that work elsewhere, and is undone", function()
+    local prefix = helper.dir("prefix")
+    local out, status = helper.shell(("make -C %s LUA=5.4 install PREFIX=%s"):format(q(tree), q(prefix)))
+    assert.equal(0, status, out)
+    works(prefix, prefix .. "/share/lua/5.4", prefix .. "/lib/lua/5.4")
+    out, status = helper.shell(("make -C %s LUA=5.4 uninstall PREFIX=%s"):format(q(tree), q(prefix)))
+    assert.equal(0, status, out)
+    assert.equal("", (helper.shell("find " .. q(prefix) .. " -type f")))
+  end)
+
+  it("with DESTDIR puts everything below it and bakes in the final place", function()
+    local stage = helper.dir("stage")
+    local out, status = helper.shell(("make -C %s LUA=5.4 install PREFIX=/usr DESTDIR=%s"):format(q(tree), q(stage)))
+    assert.equal(0, status, out)
+    local program = helper.read_file(stage .. "/usr/bin/sandbar")
+    assert.matches('lua = "/usr/share/lua/5.4"', program, 1, true)
+    assert.is_nil(program:find(stage, 1, true))
+  end)
+
+  it("with luarocks make builds from the sources alone and gives the same", function()
+    helper.need_program("luarocks")
+    local source, rocks = helper.dir("source"), helper.dir("rocks")
+    helper.shell(("cd %s && cp -r src lua rockspec Makefile README.md LICENSE %s"):format(q(tree), q(source)))
+    local out, status = helper.shell(("cd %s && env -u LUA_PATH -u LUA_CPATH luarocks --lua-version 5.4 make " ..
+      "--deps-mode none --tree %s rockspec/sandbar-scm-1.rockspec"):format(q(source), q(rocks)))
+    assert.equal(0, status, out)
+    works(rocks, rocks .. "/share/lua/5.4", rocks .. "/lib/lua/5.4")
+  end)
+end)
+
+describe("the program", function()
+  helper.guard()
+
+  local function program(arguments)
+    local dir = helper.dir("program")
+    return helper.shell(("cd %s && LUA_PATH=%s LUA_CPATH=%s lua5.4 %s %s"):format(q(dir),
+      q(os.getenv("LUA_PATH") or ""), q(os.getenv("LUA_CPATH") or ""), q(tree .. "/src/main/sandbar.lua"), arguments))
+  end
+
+  it("says how it is used, and fails, when it does not know what to do", function()
+    local out, status = program("walk")
+    assert.matches("usage: sandbar run", out, 1, true)
+    assert.equal(2, status)
+  end)
+
+  it("gives a script its arguments, the library and a root scope", function()
+    local file = helper.write_file(helper.dir("s") .. "/a.lua", [[
+      assert(arg[1] == "x y" and ... == "x y" and select("#", ...) == 2)
+      assert(type(sandbar.open) == "function" and scope:state() == "open")
+      scope:defer(function(exit) print("closed", exit.ok) end)
+    ]])
+    local out, status = program("run " .. q(file) .. " 'x y' z")
+    assert.equal("closed\ttrue\n", out)
+    assert.equal(0, status)
+  end)
+
+  it("closes the root scope and fails when the script raises", function()
+    local file = helper.write_file(helper.dir("s") .. "/a.lua", [[
+      scope:defer(function(exit) print("closed", exit.ok) end)
+      error("on purpose")
+    ]])
+    local out, status = program("run " .. q(file))
+    assert.matches("closed\tfalse\n", out, 1, true)
+    assert.matches("on purpose", out, 1, true)
+    assert.equal(1, status)
+  end)
+
+  it("closes the root scope when it is interrupted", function()
+    local dir = helper.dir("s")
+    local file = helper.write_file(dir .. "/a.lua", [[
+      scope:defer(function(exit) print("closed", exit.ok) end)
+      print("up")
+      io.stdout:flush()
+      sandbar.sleep(60)
+    ]])
+    local child = helper.start_lua(nil, { file = tree .. "/src/main/sandbar.lua", args = { "run", file } })
+    assert.equal("up", child:line())
+    child:signal("INT")
+    local r = child:wait()
+    assert.equal("up\nclosed\tfalse\n", r.stdout)
+    assert.equal(130, r.code)
+    assert.is_true(r.seconds < 20)
+  end)
+end)

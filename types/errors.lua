@@ -1,0 +1,49 @@
+---@meta sandbar.errors
+
+--- What a call returns as its second result when it failed. Never raised by the library itself; `sandbar.assert`
+--- raises it. tostring gives one readable line, `..` works on it. Nothing in it shows a live secret.
+---@class sandbar.Error
+---@field kind sandbar.ErrorKind which of the kinds in `sandbar.errors`
+---@field message string one line, without the operation's name
+---@field op? string the call that failed: "exec", "write", ...
+---@field retryable boolean worth trying again as it is
+---@field cause? sandbar.Error|string what was behind it
+---@field id? string the sandbox it is about
+---@field path? string the path it is about
+---@field limit? number|string which limit, or its value
+---@field status? integer HTTP status behind it
+---@field errno? integer
+---@field code? string name of the errno: "ENOENT"
+---@field result? sandbar.Result ExecTimedOut and CommandFailed: how far the command got
+---@field reasons? table[] Aggregate: all reasons, the body's first
+---@field retry_after? number seconds
+---@field clock? string Timeout, ExecTimedOut: which limit it was ("timeout", "time_limit", ...)
+
+---@alias sandbar.ErrorKind
+---| "InvalidArgument" # a value has no meaning here
+---| "Unsupported" # this provider or version cannot; nothing was allocated
+---| "NotFound"
+---| "AlreadyExists"
+---| "Ambiguous" # two sandboxes answer to one id
+---| "WrongOwner"
+---| "NotRunning" # paused, gone or failed
+---| "Busy" # somebody else holds it; try again
+---| "StartFailed" # the command could not be started; see errno, code
+---| "ExecTimedOut" # see result
+---| "CommandFailed" # only with check = true; see result
+---| "Timeout" # see clock
+---| "OutcomeUnknown" # it may have happened
+---| "Closed"
+---| "Cancelled"
+---| "Forked" # a handle of another process generation
+---| "CannotWait" # this host cannot suspend here; the message names the way out
+---| "LimitExceeded"
+---| "NoSpace"
+---| "PermissionDenied"
+---| "Platform" # any other errno
+---| "Unauthenticated"
+---| "RateLimited"
+---| "Unavailable" # nobody listens there, or not yet
+---| "Protocol"
+---| "Aggregate" # several at once; see reasons
+---| "Internal" # a bug here

@@ -1,0 +1,183 @@
+---@meta sandbar.files
+
+--- A file, directory or link as list and stat give it. A link is not followed here.
+---@class sandbar.Entry
+---@field name string
+---@field path string
+---@field type "file"|"directory"|"link"|"fifo"|"socket"|"block"|"char"
+---@field size integer bytes
+---@field mode string "644"
+---@field owner string
+---@field group string
+---@field mtime number seconds since 1970
+---@field target? string of a link
+---@field xattrs? table<string, string>
+
+---@class sandbar.FileOptions
+---@field user? string acts with that user's rights (default: the sandbox's user)
+---@field timeout? sandbar.Timeout
+
+---@class sandbar.WriteOptions: sandbar.FileOptions
+---@field mode? string|integer "644"; integers are raw bits
+---@field flag? "w"|"wx"|"a" "wx": AlreadyExists if it is there; "a" appends
+---@field atomic? boolean a temporary file beside it, renamed (default true; false truncates in place)
+---@field owner? string "name" or "name:group": gives the file away
+---@field xattrs? table<string, string>
+
+--- Files inside the sandbox. Paths that are relative or begin with ~ start at the user's home. Links planted inside are
+--- resolved inside.
+---@class sandbar.Files
+local Files = {}
+
+---@param path string
+---@param options? sandbar.FileOptions|{ max?: integer }
+---@return string? data
+---@return sandbar.Error? err NotFound, LimitExceeded, ...
+function Files:read(path, options) end
+
+--- An iterator over lines without their ends.
+---@param path string
+---@param options? sandbar.FileOptions
+---@return fun(): string?
+function Files:lines(path, options) end
+
+--- Creates missing parents.
+---@param path string
+---@param data string|(fun(): string?)|any
+---@param options? sandbar.WriteOptions
+---@return sandbar.Entry? entry
+---@return sandbar.Error? err
+function Files:write(path, data, options) end
+
+---@param files { path: string, data: string, mode?: string }[]|table<string, string>
+---@param options? sandbar.WriteOptions
+---@return sandbar.Entry[]? entries
+---@return sandbar.Error? err
+function Files:write_many(files, options) end
+
+--- Modes are those of io.open.
+---@param path string
+---@param mode? string (default "r")
+---@param options? sandbar.FileOptions
+---@return sandbar.File? file
+---@return sandbar.Error? err
+function Files:open(path, mode, options) end
+
+--- In stable order. depth 1 (default) is flat, false everything.
+---@param path string
+---@param options? sandbar.FileOptions|{ depth?: integer|false }
+---@return sandbar.Entry[]? entries
+---@return sandbar.Error? err
+function Files:list(path, options) end
+
+---@param path string
+---@param options? sandbar.FileOptions
+---@return sandbar.Entry? entry
+---@return sandbar.Error? err
+function Files:stat(path, options) end
+
+--- Only NotFound is false; other failures are failures.
+---@param path string
+---@param options? sandbar.FileOptions
+---@return boolean? exists
+---@return sandbar.Error? err
+function Files:exists(path, options) end
+
+--- With its parents. False when it was there.
+---@param path string
+---@param options? sandbar.FileOptions|{ mode?: string|integer }
+---@return boolean? created
+---@return sandbar.Error? err
+function Files:mkdir(path, options) end
+
+---@param from string
+---@param to string
+---@param options? sandbar.FileOptions
+---@return true? ok
+---@return sandbar.Error? err
+function Files:move(from, to, options) end
+
+--- A file or a whole tree.
+---@param from string
+---@param to string
+---@param options? sandbar.FileOptions
+---@return true? ok
+---@return sandbar.Error? err
+function Files:copy(from, to, options) end
+
+---@param path string
+---@param options? sandbar.FileOptions|{ recursive?: boolean }
+---@return true? ok
+---@return sandbar.Error? err
+function Files:remove(path, options) end
+
+---@param path string
+---@param mode string|integer
+---@param options? sandbar.FileOptions
+---@return true? ok
+---@return sandbar.Error? err
+function Files:chmod(path, mode, options) end
+
+---@param target string
+---@param path string
+---@param options? sandbar.FileOptions
+---@return true? ok
+---@return sandbar.Error? err
+function Files:symlink(target, path, options) end
+
+---@param path string
+---@param options? sandbar.FileOptions
+---@return string? target
+---@return sandbar.Error? err
+function Files:readlink(path, options) end
+
+--- A fresh private directory.
+---@param options? sandbar.FileOptions
+---@return string? path
+---@return sandbar.Error? err
+function Files:temp_dir(options) end
+
+--- A file or directory from the host into the sandbox, in constant memory.
+---@param host_path string
+---@param path string
+---@param options? sandbar.WriteOptions|{ on_progress?: fun(bytes: integer, path: string) }
+---@return table? report
+---@return sandbar.Error? err
+function Files:upload(host_path, path, options) end
+
+--- A file or directory from the sandbox to the host. Never writes outside the target, never follows links out.
+---@param path string
+---@param host_path string
+---@param options? sandbar.FileOptions|{ match?: string, on_progress?: fun(bytes: integer, path: string) }
+---@return table? report
+---@return sandbar.Error? err
+function Files:download(path, host_path, options) end
+
+--- An open file; follows Lua's io files.
+---@class sandbar.File
+local File = {}
+
+---@return string?|number ...
+function File:read(...) end
+
+---@return sandbar.File? file
+---@return sandbar.Error? err
+function File:write(...) end
+
+---@return fun(): string?
+function File:lines(...) end
+
+---@param whence? "set"|"cur"|"end"
+---@param offset? integer
+---@return integer? position
+---@return sandbar.Error? err
+function File:seek(whence, offset) end
+
+---@return sandbar.File? file
+---@return sandbar.Error? err
+function File:flush() end
+
+--- Idempotent.
+---@return true? ok
+---@return sandbar.Error? err
+function File:close() end

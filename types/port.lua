@@ -1,0 +1,64 @@
+---@meta sandbar.port
+
+---@class sandbar.Request
+---@field method? string (default "GET")
+---@field path? string (default "/"); absolute URLs are refused
+---@field headers? table<string, sandbar.Value|sandbar.Value[]>
+---@field body? string|(fun(): string?)
+---@field wait? sandbar.Duration how long to wait for somebody to listen (default 0)
+---@field stream? boolean the body comes as something to read
+---@field timeout? sandbar.Timeout
+
+--- `headers` is indexed whatever the case and iterates in order with repeats.
+---@class sandbar.Response
+---@field status integer
+---@field headers table<string, string>
+---@field body string|sandbar.Body
+
+--- A port of a sandbox. Closed: Unavailable (code ECONNREFUSED); paused: NotRunning; destroyed: NotFound.
+---@class sandbar.Port
+---@field number integer
+---@field url? string absent where there is none
+---@field headers table<string, sandbar.Value> what a request from elsewhere needs
+local Port = {}
+
+--- One HTTP exchange. The application's own 404 is a response. No redirect is followed.
+---@param request? sandbar.Request
+---@return sandbar.Response? response
+---@return sandbar.Error? err
+function Port:fetch(request) end
+
+---@param path string
+---@param options? table
+---@return any websocket
+---@return sandbar.Error? err
+function Port:websocket(path, options) end
+
+--- Raw bytes both ways.
+---@param options? { timeout?: sandbar.Timeout }
+---@return sandbar.Connection? connection
+---@return sandbar.Error? err
+function Port:connect(options) end
+
+--- Until somebody listens.
+---@param options? { timeout?: sandbar.Timeout }
+---@return true? ok
+---@return sandbar.Error? err Timeout
+function Port:wait(options) end
+
+--- Recorded with the sandbox; survives pauses and is seen by other programs.
+---@param options? { timeout?: sandbar.Timeout }
+---@return true? ok
+---@return sandbar.Error? err
+function Port:expose(options) end
+
+---@param options? { timeout?: sandbar.Timeout }
+---@return true? ok
+---@return sandbar.Error? err
+function Port:unexpose(options) end
+
+--- Where a proxy on this machine sends requests for it.
+---@param options? { timeout?: sandbar.Timeout }
+---@return { address: string, host: string, headers: table }? upstream
+---@return sandbar.Error? err
+function Port:upstream(options) end

@@ -1,0 +1,92 @@
+---@meta sandbar.process
+
+--- A started or attached command.
+---@class sandbar.Process
+---@field pid integer in the sandbox
+---@field tag? string
+---@field stdin sandbar.Input
+---@field stdout sandbar.Output
+---@field stderr sandbar.Output absent when merged into stdout
+local Process = {}
+
+--- An iterator of fd, data, offset over both streams as output arrives.
+---@param options? { timeout?: sandbar.Timeout }
+---@return fun(): (1|2)?, string?, integer?
+function Process:output(options) end
+
+--- Returns on delivery.
+---@param signal string|integer "TERM", "SIGTERM", 15
+---@param options? { group?: boolean, timeout?: sandbar.Timeout } group: its whole process group
+---@return { signal: string, count: integer }? delivered
+---@return sandbar.Error? err
+function Process:signal(signal, options) end
+
+--- Ends the whole tree: the signal, after the grace SIGKILL. Returns after the exit was observed.
+---@param options? { signal?: string|integer, grace?: sandbar.Duration, timeout?: sandbar.Timeout } (default TERM, 5)
+---@return sandbar.Result? result
+---@return sandbar.Error? err
+function Process:kill(options) end
+
+--- The exit: exec's record without text. `output` also waits for the end of both streams and keeps them for reads.
+---@param options? { timeout?: sandbar.Timeout, output?: boolean }
+---@return sandbar.Result? result
+---@return sandbar.Error? err Timeout (nothing was consumed)
+function Process:wait(options) end
+
+---@return boolean
+function Process:running() end
+
+---@param size { cols: integer, rows: integer }
+---@return true? ok
+---@return sandbar.Error? err
+function Process:resize(size) end
+
+--- It goes on after its scope; its output goes to the bounded tail from now on.
+---@return true? ok
+---@return sandbar.Error? err
+function Process:detach() end
+
+--- A text that finds this very process again, also from another program; NotFound after a reboot or an end.
+---@return string? reference
+---@return sandbar.Error? err
+function Process:reference() end
+
+--- Idempotent. Kills the tree unless it is detached or was attached.
+---@return true? ok
+---@return sandbar.Error? err
+function Process:close() end
+
+--- Where a process reads from.
+---@class sandbar.Input
+local Input = {}
+
+--- Writes all of it, waiting for the process to take it.
+---@param data string
+---@param options? { timeout?: sandbar.Timeout }
+---@return integer? written bytes accepted: all, unless the time was over (then with Timeout as second result)
+---@return sandbar.Error? err Closed
+function Input:write(data, options) end
+
+--- The process sees the end of its input. Idempotent.
+---@return true
+function Input:close() end
+
+--- What a process writes. One reader at a time.
+---@class sandbar.Output
+local Output = {}
+
+--- Nil at the end (no second result). A read that times out has consumed nothing.
+---@param what? integer|"l"|"L"|"a" at most that many bytes, a line without or with its end, or all (default "l")
+---@param options? { timeout?: sandbar.Timeout, max?: integer } max: bytes of a line or of all (default 1 MiB for lines)
+---@return string? data
+---@return sandbar.Error? err Timeout, LimitExceeded, Busy
+function Output:read(what, options) end
+
+--- An iterator over lines.
+---@param options? { timeout?: sandbar.Timeout, max?: integer }
+---@return fun(): string?
+function Output:lines(options) end
+
+--- Reads no more; the process sees a closed pipe. Idempotent.
+---@return true
+function Output:close() end

@@ -1,0 +1,110 @@
+---@meta sandbar.provider
+
+--- What a sandbox is made from: plain data, never changed.
+---@class sandbar.Spec
+---@field id? string 1 to 128 bytes of A-Z a-z 0-9 . _ -, the first one alphanumeric (default: a random UUID)
+---@field template? string|{ rootfs: string } "base" (default), or a directory with a file system
+---@field lifetime? sandbar.Duration (default 3600)
+---@field on_expiry? "pause_disk"|"destroy"|"pause" (default "pause_disk"; "destroy" for create_scoped)
+---@field auto_resume? boolean (default false)
+---@field labels? table<string, string>
+---@field env? table<string, sandbar.Value> of every command in it
+---@field user? string (default "user")
+---@field cwd? string (default: the user's home)
+---@field network? "deny"|"allow"|table (default "deny")
+---@field limits? sandbar.Limits
+---@field public_ports? boolean (default false)
+---@field allow_setuid? boolean (default false)
+---@field expect? table<string, any> capabilities that must hold, else it is refused before anything is allocated
+---@field snapshot? string
+---@field prepare? function|table
+---@field providers? table<string, table> what one provider needs different
+
+---@class sandbar.Limits
+---@field memory? integer bytes
+---@field cpus? number
+---@field processes? integer (default 1024)
+---@field disk? integer bytes
+---@field files? integer
+---@field max_output? integer bytes of a stream that exec keeps (default 64 MiB)
+---@field max_commands? integer
+---@field max_concurrent_execs? integer (default 64)
+---@field max_env? integer bytes (default 256 KiB)
+---@field wall_time? sandbar.Duration
+
+---@class sandbar.Info
+---@field id string
+---@field provider_id string
+---@field state "running"|"paused"|"gone"|"failed"
+---@field kept? "memory"|"disk"|"unknown" what a pause kept
+---@field labels table<string, string>
+---@field template string
+---@field started_at? number seconds since 1970
+---@field ends_at? number seconds since 1970, while running
+---@field owned boolean destroyed with its owner
+---@field cause? table why it ended
+
+---@class sandbar.Provider
+---@field templates table build, list, delete
+---@field snapshots table build, list, delete
+local Provider = {}
+
+--- A sandbox that outlives the handle, the provider and the process.
+---@param spec? sandbar.Spec
+---@return sandbar.Sandbox? sandbox
+---@return sandbar.Error? err AlreadyExists, InvalidArgument, Unsupported, NotFound (template), NoSpace, ...
+function Provider:create(spec) end
+
+--- A sandbox that is destroyed when the scope (or, without one, its handle) closes, on every path.
+---@param spec? sandbar.Spec
+---@param scope? sandbar.Scope
+---@return sandbar.Sandbox? sandbox
+---@return sandbar.Error? err
+function Provider:create_scoped(spec, scope) end
+
+--- A handle to an existing sandbox. Never wakes it and never changes its lifetime unless told to.
+---@param id string
+---@param options? { expect_labels?: table<string, string>, resume?: boolean, lifetime?: sandbar.Duration, timeout?: sandbar.Timeout }
+---@return sandbar.Sandbox? sandbox
+---@return sandbar.Error? err NotFound, Ambiguous
+function Provider:connect(id, options) end
+
+--- An iterator over every sandbox, page by page. In a `for` it raises on failure; `:next()` returns nil, err.
+---@param options? { labels?: table<string, string>, state?: string, page_size?: integer }
+---@return fun(): sandbar.Info?
+function Provider:each(options) end
+
+---@param options? { labels?: table<string, string>, state?: string, page_size?: integer, limit?: integer }
+---@return sandbar.Info[]? sandboxes
+---@return sandbar.Error? err
+function Provider:list(options) end
+
+--- Without connecting.
+---@param id string
+---@param options? { timeout?: sandbar.Timeout }
+---@return sandbar.Info? info
+---@return sandbar.Error? err NotFound
+function Provider:info(id, options) end
+
+--- Without connecting. Destroying a gone sandbox succeeds.
+---@param id string
+---@param options? { timeout?: sandbar.Timeout }
+---@return true? destroyed
+---@return sandbar.Error? err
+function Provider:destroy(id, options) end
+
+--- What this provider claims. A name that is absent is false.
+---@param options? { measure?: sandbar.Sandbox }
+---@return table<string, any>? capabilities
+---@return sandbar.Error? err
+function Provider:capabilities(options) end
+
+--- What would be enforced and what refused, clause by clause. Allocates nothing.
+---@param spec? sandbar.Spec
+---@return table? clauses
+---@return sandbar.Error? err
+function Provider:explain(spec) end
+
+--- Idempotent. Sandboxes are not touched.
+---@return true
+function Provider:close() end

@@ -1,0 +1,155 @@
+---@meta sandbar.sandbox
+
+--- A string is a shell line (`/bin/sh -c`, no login), a list an argument vector without a shell, a list of lists a
+--- pipeline (the last stage's exit counts).
+---@alias sandbar.Command string|string[]|string[][]
+
+---@class sandbar.CommandOptions
+---@field cwd? string
+---@field env? table<string, sandbar.Value> merged over the sandbox's
+---@field clean_env? boolean only `env` (default false)
+---@field user? string "name", "1000" or "1000:1000" (default: the sandbox's)
+---@field shell? string what runs a string (default "/bin/sh")
+---@field login? boolean a login shell (default false)
+---@field scope? sandbar.Scope what ends it (default: the sandbox handle's)
+---@field tag? string
+---@field time_limit? sandbar.Duration|false the process's own clock
+---@field timeout? sandbar.Timeout
+
+---@class sandbar.ExecOptions: sandbar.CommandOptions
+---@field stdin? string|(fun(): string?)|any the whole input, a source of chunks (nil ends it), or a file
+---@field check? boolean a non-zero exit is nil, CommandFailed (default false)
+---@field max_output? integer bytes kept of a stream; more is dropped and counted (default 64 MiB)
+---@field on_output? fun(data: string, fd: 1|2): false? called as it arrives; false kills; it may wait
+
+---@class sandbar.StartOptions: sandbar.CommandOptions
+---@field stdin? "pipe"|string|(fun(): string?)|any absent: at its end
+---@field stdout? "pipe"|"ignore"|"tail"
+---@field stderr? "pipe"|"ignore"|"tail"|"stdout" "stdout" merges
+---@field detached? boolean goes on after the scope (default false)
+---@field pty? { cols: integer, rows: integer }
+
+---@class sandbar.Result
+---@field ok boolean exited with 0
+---@field stdout? string
+---@field stderr? string
+---@field exit_code integer 128 + n when killed by signal n
+---@field signal? string "SIGKILL"
+---@field reason "exit"|"signal"|"memory"|"limit"|"timeout"
+---@field pid integer
+---@field truncated boolean
+---@field dropped integer|string bytes that were not kept; "unknown" when nobody can tell
+---@field duration number seconds
+
+--- What a reference must match, else NotFound.
+---@class sandbar.Expect
+---@field sandbox? string
+---@field labels? table<string, string>
+---@field cwd? string
+
+--- A handle to a sandbox. Its fields are last known values and never wait; info() refreshes them.
+---@class sandbar.Sandbox
+---@field id string
+---@field provider_id string
+---@field state "running"|"paused"|"gone"|"failed"
+---@field kept? "memory"|"disk"|"unknown"
+---@field labels table<string, string>
+---@field template string
+---@field ends_at? number seconds since 1970
+---@field owned boolean
+---@field files sandbar.Files
+local Sandbox = {}
+
+--- Runs a command to its end. A non-zero exit is a value. A timeout kills the whole tree: nil, ExecTimedOut with
+--- err.result. Ends when the command has ended and its output was read, plus a short grace for what it left behind.
+---@param cmd sandbar.Command
+---@param options? sandbar.ExecOptions
+---@return sandbar.Result? result
+---@return sandbar.Error? err StartFailed, ExecTimedOut, CommandFailed, NotRunning, LimitExceeded, ...
+function Sandbox:exec(cmd, options) end
+
+--- Starts a command. It is killed with its whole tree when its scope ends, unless detached.
+---@param cmd sandbar.Command
+---@param options? sandbar.StartOptions
+---@return sandbar.Process? process
+---@return sandbar.Error? err
+function Sandbox:start(cmd, options) end
+
+--- A handle to a running or lately ended process; the process goes on when the handle closes.
+---@param target integer|string|{ tag: string } its pid, a reference, or its tag
+---@param options? { expect?: sandbar.Expect, from?: integer, timeout?: sandbar.Timeout }
+---@return sandbar.Process? process
+---@return sandbar.Error? err NotFound
+function Sandbox:attach(target, options) end
+
+---@param options? { timeout?: sandbar.Timeout }
+---@return table[]? processes { pid, tag, args, cwd, user, detached, running }
+---@return sandbar.Error? err
+function Sandbox:processes(options) end
+
+--- A port of the sandbox. Allocates nothing.
+---@param number integer 1 to 65535
+---@return sandbar.Port? port
+---@return sandbar.Error? err
+function Sandbox:port(number) end
+
+--- The exposed ports.
+---@param options? { timeout?: sandbar.Timeout }
+---@return integer[]? ports
+---@return sandbar.Error? err
+function Sandbox:ports(options) end
+
+--- Asks anew, and refreshes the handle's fields.
+---@param options? { timeout?: sandbar.Timeout }
+---@return sandbar.Info? info
+---@return sandbar.Error? err
+function Sandbox:info(options) end
+
+---@param options? { timeout?: sandbar.Timeout }
+---@return table? metrics
+---@return sandbar.Error? err
+function Sandbox:metrics(options) end
+
+--- From now.
+---@param lifetime sandbar.Duration
+---@param options? { timeout?: sandbar.Timeout }
+---@return number? ends_at seconds since 1970
+---@return sandbar.Error? err
+function Sandbox:set_lifetime(lifetime, options) end
+
+--- What is really kept is returned; it is never another kind than the one asked for.
+---@param options? { keep?: "memory"|"disk", timeout?: sandbar.Timeout } (default "memory")
+---@return "memory"|"disk"? kept
+---@return sandbar.Error? err Unsupported, Busy
+function Sandbox:pause(options) end
+
+---@param options? { lifetime?: sandbar.Duration, timeout?: sandbar.Timeout }
+---@return true? ok
+---@return sandbar.Error? err
+function Sandbox:resume(options) end
+
+---@param name string
+---@return string? snapshot
+---@return sandbar.Error? err
+function Sandbox:snapshot(name) end
+
+---@param count? integer
+---@return sandbar.Sandbox[]? copies
+---@return sandbar.Error? err
+function Sandbox:fork(count) end
+
+---@param policy "deny"|"allow"|table
+---@return true? ok
+---@return sandbar.Error? err
+function Sandbox:update_network(policy) end
+
+--- Kills everything in it and removes it; returns when it is gone. Destroying a gone one succeeds.
+---@param options? { timeout?: sandbar.Timeout }
+---@return true? destroyed
+---@return sandbar.Error? err
+function Sandbox:destroy(options) end
+
+--- Idempotent. Destroys an owned sandbox, leaves another one alone.
+---@return true? ok
+---@return sandbar.Error? err
+function Sandbox:close() end

@@ -8,6 +8,7 @@
 #ifndef SB_API_H
 #define SB_API_H
 
+#include "../engine/sockets.h"
 #include "error.h"
 #include "loop.h"
 #include "mailbox.h"
@@ -33,7 +34,8 @@
     X(sb_stream_close_write) X(sb_stream_close) X(sb_stream_at_end)                                \
     X(sb_release_new) X(sb_release_ref) X(sb_release_unref) X(sb_release_fire)                     \
     X(sb_release_cancel) X(sb_release_fired) X(sb_release_finish)                                  \
-    X(sb_redact)
+    X(sb_redact)                                                                                   \
+    X(sb_client_sockets) X(sb_client_engine_type) /* the engine's: where a port's sockets come from */
 
 struct sb_lua_api; /* src/lua/lua_core.h */
 
@@ -100,6 +102,8 @@ extern const struct sb_core_api *sb_api; /* the client's own, set when it is ope
 #define sb_release_fired sb_api->sb_release_fired
 #define sb_release_finish sb_api->sb_release_finish
 #define sb_redact sb_api->sb_redact
+#define sb_client_sockets sb_api->sb_client_sockets
+#define sb_client_engine_type sb_api->sb_client_engine_type
 #define sb_lua_push_error sb_api->lua->sb_lua_push_error
 #define sb_lua_new_op sb_api->lua->sb_lua_new_op
 #define sb_lua_op_made sb_api->lua->sb_lua_op_made

@@ -7,6 +7,7 @@
 
 local compat = require "sandbar.compat"
 local core = require "sandbar.core"
+local duration = require "sandbar.duration"
 
 local check = {}
 
@@ -175,5 +176,8 @@ function check.list(fname, index, list, types, level)
   end
   return list
 end
+
+--- The `timeout` of a call: seconds, or false for none; nil and an error for a value with no meaning.
+check.timeout = duration.timeout
 
 return check

@@ -1,0 +1,68 @@
+-- The audit trail: every acquisition, release, refusal and use of a secret as one flat table of redacted
+-- texts and numbers, given to a function of the program's, or written by the runtime to a descriptor.
+
+local check = require "sandbar.check"
+local core = require "sandbar.core"
+local errors = require "sandbar.errors"
+local host_of = require "sandbar.host.select"
+local nested = require "sandbar.nested"
+
+local audit = {}
+
+local sink -- function(event), or nil
+
+local function clean(value)
+  if type(value) == "string" then
+    return core.redact(value)
+  end
+  if type(value) == "number" or type(value) == "boolean" then
+    return value
+  end
+  return core.redact(tostring(value))
+end
+
+--- Reports an event ("acquire", "release", "refuse", "secret"): fields are texts, numbers, booleans.
+function audit.emit(event, fields)
+  if not sink then
+    return
+  end
+  local record = { event = event, time = core.wall() }
+  for key, value in pairs(fields) do
+    record[key] = clean(value)
+  end
+  local r = nested.try(sink, record)
+  if not r.ok then
+    host_of.current().report("the audit function failed: " .. tostring(r.error))
+  end
+end
+
+--- Is anybody listening? Saves the making of fields.
+function audit.on()
+  return sink ~= nil
+end
+
+--- sandbar.audit{ fn = function(event) | fd = number }: from now on; fn = false ends it. True, or nil and
+--- an error.
+function audit.configure(opts)
+  opts = check.options("audit", 1, opts, { fn = "callable|false", fd = "integer|false" })
+  if opts.fn and opts.fd then
+    return nil, errors.new { kind = "InvalidArgument", op = "audit", message = "fn and fd exclude each other" }
+  end
+  if opts.fd ~= nil then
+    if not core.audit then
+      return nil, errors.new {
+        kind = "Unsupported", op = "audit", message = "this build writes no audit trail to a descriptor; use fn",
+      }
+    end
+    local ok, e = core.audit(opts.fd)
+    if not ok then
+      return nil, errors.from(e, "audit")
+    end
+    sink = opts.fd and core.audit_write or nil
+    return true
+  end
+  sink = opts.fn or nil
+  return true
+end
+
+return audit

@@ -1,0 +1,283 @@
+-- Scope states and how they close: newest entry first, each one run whatever became of the others, all with
+-- the same exit, shielded from cancellation and bounded by close_timeout. scope.lua is the handle around it.
+--
+-- Entries: { run = function(exit) -> true | nil, err, or raises; native = failures are the runtime's to
+-- report; flatten = an Aggregate it fails with stands for its reasons; handle = kept alive by the entry }.
+
+local context = require "sandbar.context"
+local errors = require "sandbar.errors"
+local exit = require "sandbar.exit"
+local host_of = require "sandbar.host.select"
+local nested = require "sandbar.nested"
+local task = require "sandbar.task"
+local wait = require "sandbar.wait"
+
+local closing = {}
+
+local last_id = 0
+
+function closing.new(parallel, close_timeout)
+  last_id = last_id + 1
+  return {
+    id = last_id, _status = "open", _entries = {}, _top = 0, _count = 0, _failed = {},
+    _parallel = parallel, _close_timeout = close_timeout or context.close_timeout, _closed = wait.signal(),
+    _abandoned = closing.abandoned,
+  }
+end
+
+-- ---- entries ----
+
+--- Adds an entry on top. The caller has made sure that the scope is open.
+function closing.add(s, entry)
+  s._top = s._top + 1
+  s._count = s._count + 1
+  s._entries[s._top] = entry
+  entry.scope, entry.at = s, s._top
+  if s._leash then
+    s._leash(s)
+  end
+  return entry
+end
+
+--- Takes an entry out; false if it is not there any more.
+function closing.remove(s, entry)
+  if entry.scope ~= s or s._entries[entry.at] ~= entry then
+    return false
+  end
+  s._entries[entry.at] = nil
+  s._count = s._count - 1
+  while s._top > 0 and s._entries[s._top] == nil do
+    s._top = s._top - 1
+  end
+  return true
+end
+
+-- ---- running them ----
+
+-- Runs one entry and gathers what went wrong.
+local function run_entry(entry, how, reasons)
+  local r = nested.try(entry.run, how)
+  if not entry.native then
+    local ended = exit.of(r)
+    if not ended.ok then
+      local first = ended.reasons[1]
+      local parts = entry.flatten and errors.is(first.error, "Aggregate") and first.error.reasons
+      exit.merge(reasons, parts or ended.reasons)
+    end
+  elseif not r.ok then
+    host_of.current().report("a release failed: " .. tostring(r.error) .. (r.traceback or ""))
+  end
+end
+
+local function run_sequential(s, reasons)
+  while s._top > 0 do
+    local entry = s._entries[s._top]
+    closing.remove(s, entry)
+    run_entry(entry, s._exit, reasons)
+  end
+end
+
+-- Starts all of them as tasks, newest first, and waits for all. Reasons keep the order of starting.
+local function run_parallel(s, reasons, frame)
+  local running = {}
+  while s._top > 0 do
+    local entry = s._entries[s._top]
+    closing.remove(s, entry)
+    local found = {}
+    local t = task.new(function()
+      run_entry(entry, s._exit, found)
+      return true
+    end, { n = 0 }, frame)
+    running[#running + 1] = { task = t, reasons = found }
+    if not task.start(t) then
+      run_entry(entry, s._exit, found)
+      running[#running].task = nil
+    end
+  end
+  for _, one in ipairs(running) do
+    if one.task then
+      local ok, err = wait.on(one.task._ended, nil, "close")
+      if not ok then
+        exit.merge(reasons, { exit.reason("failure", err) })
+      end
+    end
+    exit.merge(reasons, one.reasons)
+  end
+end
+
+-- Failures of tasks that had ended before and whose result nobody asked for.
+local function failed_tasks(s, reasons)
+  for _, t in ipairs(s._failed) do
+    if not t._observed then
+      t._observed = true
+      exit.merge(reasons, t._exit.reasons)
+    end
+  end
+  s._failed = {}
+end
+
+-- The closing proper, in a context that can wait.
+local function close_in(s, ctx)
+  local reasons = {}
+  s._closer = ctx
+  failed_tasks(s, reasons)
+  local frame = context.enter(ctx, s._close_timeout, s)
+  local r = nested.try(s._parallel and run_parallel or run_sequential, s, reasons, frame)
+  context.leave(ctx, frame)
+  failed_tasks(s, reasons)
+  if not r.ok then -- an interrupt that hit between two finalizers
+    exit.merge(reasons, { exit.reason("defect", r.error, r.traceback) })
+  end
+  s._reasons, s._closer = reasons, nil
+  s._status = "closed"
+  if s._link then
+    closing.remove(s._link.scope, s._link)
+    s._link = nil
+  end
+  wait.fire(s._closed)
+end
+
+-- Is `inner` the scope itself or somewhere below it, by forks?
+local function within(inner, s)
+  while inner do
+    if inner == s then
+      return true
+    end
+    inner = inner._link and inner._link.scope
+  end
+  return false
+end
+
+-- In a task of its own, for those who cannot wait. Up to its first wait it runs at once.
+local function close_apart(s)
+  local t = task.new(function()
+    close_in(s, host_of.current().context())
+  end, { n = 0 })
+  if not task.start(t, true, true) then
+    close_in(s, host_of.current().context())
+  end
+end
+
+--- Closes with this exit. The reasons its finalizers failed for (an empty list: none), or nil and an error.
+--- Where one cannot wait the closing goes on by itself: an empty list, and the state stays "closing".
+function closing.close(s, how)
+  if s._status == "closed" then
+    return s._reasons
+  end
+  local host = host_of.current()
+  local ctx = host.context()
+  if context.in_finalizer(ctx, function(inner) return within(inner, s) end) then
+    return nil, errors.new {
+      kind = "Busy", op = "close", message = "a finalizer cannot close the scope it belongs to",
+    }
+  end
+  if s._status == "closing" then
+    local ok, err = wait.on(s._closed, nil, "close")
+    if not ok then
+      return nil, err
+    end
+    return s._reasons
+  end
+  s._status, s._exit = "closing", how
+  if host.can_wait() then
+    close_in(s, ctx)
+  else
+    close_apart(s)
+  end
+  return s._reasons or {}
+end
+
+--- The handle was collected while it was open: to be closed in a turn of the host's, in a task of its own.
+function closing.abandoned(s)
+  if s._status ~= "open" then
+    return
+  end
+  local err = errors.new { kind = "Closed", op = "close", message = "the scope was lost without being closed" }
+  local t = task.new(function()
+    local reasons = closing.close(s, { ok = false, reasons = { exit.reason("interrupted", err) } })
+    if reasons and #reasons > 0 then
+      host_of.current().report("closing a lost scope: " .. tostring(errors.aggregate(reasons)))
+    end
+  end, { n = 0 })
+  task.start(t, true)
+end
+
+-- ---- kinds of entries ----
+
+--- A child scope, closed with its parent. The handles hold each other: keeping one keeps both.
+function closing.fork(s, parent_handle, child, child_handle)
+  child._parent_handle = parent_handle
+  child._link = closing.add(s, {
+    handle = child_handle, flatten = true,
+    run = function(how)
+      local reasons, err = closing.close(child, how)
+      if reasons and #reasons > 0 then
+        return nil, errors.aggregate(reasons, "close")
+      end
+      return reasons ~= nil or nil, err
+    end,
+  })
+end
+
+-- Asks the task to stop and waits for it, unless it is the one that closes the scope.
+local function stop_task(t)
+  local ctx = host_of.current().context()
+  local own = t._ctx == ctx or context.in_finalizer(ctx, function(inner) return inner._closer == t._ctx end)
+  if own then
+    return true
+  end
+  task.cancel(t, "its scope was closed")
+  local ok, err = task.join(t, nil, "close")
+  if not ok then
+    return nil, err
+  end
+  if t._status == "failed" and not t._observed then
+    t._observed = true
+    return nil, errors.aggregate(t._exit.reasons, "spawn")
+  end
+  return true
+end
+
+--- A task that ends with the scope at the latest. It takes itself out when it ends by itself.
+function closing.spawn(s, fn, args)
+  if s._status ~= "open" then
+    return task.stillborn("its scope is closed")
+  end
+  local t = task.new(fn, args)
+  local entry
+  t._on_end = function()
+    if closing.remove(s, entry) and t._status == "failed" then
+      s._failed[#s._failed + 1] = t
+    end
+  end
+  t._on_observed = function()
+    for i = #s._failed, 1, -1 do
+      if s._failed[i] == t then
+        table.remove(s._failed, i)
+      end
+    end
+  end
+  entry = closing.add(s, {
+    flatten = true,
+    run = function()
+      return stop_task(t)
+    end,
+  })
+  local ok, err = task.start(t)
+  if not ok then
+    closing.remove(s, entry)
+    return nil, err
+  end
+  return t
+end
+
+--- Runs a late finalizer at once, with the exit the scope was closed with; what it raises is the caller's.
+function closing.run_late(s, run)
+  local ctx = host_of.current().context()
+  local frame = context.enter(ctx, s._close_timeout)
+  local r = nested.try(run, s._exit)
+  context.leave(ctx, frame)
+  return exit.pass_on(r)
+end
+
+return closing

@@ -1,0 +1,122 @@
+-- The host of plain scripts and of game loops. The main program waits by blocking in poll(2), which also
+-- runs the spawned tasks; a program that calls sandbar.step never blocks, its main part cannot wait.
+
+local context = require "sandbar.context"
+local core = require "sandbar.core"
+local scheduler = require "sandbar.host.scheduler"
+
+local blocking = { name = "blocking", waits = scheduler.waits, stepping = false }
+
+local main = context.new()
+
+local FOREIGN = "this coroutine was started inside a task by something that does not pass waits on; "
+  .. "run it with sandbar.wrap or sandbar.resume"
+local STEPPING = "sandbar.step drives this program and must not block; wait inside sandbar.spawn(fn), "
+  .. "or give timeout = 0"
+local UNYIELDABLE = "a wait cannot leave the function it is inside of (a callback of a C function, or a "
+  .. "coroutine that is being closed); do the waiting outside of it"
+local NEVER = "nothing is left that could end this wait: no operation is under way, no task can go on"
+
+function blocking.context()
+  return (scheduler.context()) or main
+end
+
+--- True, or nil and the way out.
+function blocking.can_wait()
+  local ctx, foreign = scheduler.context()
+  if ctx then
+    if core.isyieldable() == false then
+      return nil, UNYIELDABLE
+    end
+    return true
+  end
+  if foreign then
+    return nil, FOREIGN
+  end
+  if blocking.stepping then
+    return nil, STEPPING
+  end
+  return true
+end
+
+function blocking.waiter(ctx)
+  return { host = blocking, ctx = ctx, posted = false }
+end
+
+blocking.unpark = scheduler.unpark
+
+-- Turns until done(). True, or nil and why that will never be.
+local function drive(done)
+  local mailbox = core.mailbox()
+  while not done() do
+    scheduler.turn()
+    if not done() and scheduler.idle() then
+      if mailbox:pending() > 0 then
+        mailbox:poll(nil) -- interrupted: back in Lua the interpreter's hook raises
+      else
+        scheduler.turn() -- the last operation may have ended since
+        if not done() and scheduler.idle() and mailbox:pending() == 0 then
+          return nil, NEVER
+        end
+      end
+    end
+  end
+  return true
+end
+
+--- Until unpark(w), or a spurious return. nil and a message: it cannot be. nil, nil and { error }: the
+--- main program was interrupted, the error is to be raised.
+function blocking.park(w)
+  if w.ctx ~= main then
+    return scheduler.park(w)
+  end
+  local ok, parked, why = pcall(drive, function()
+    return w.posted
+  end)
+  w.posted = false
+  if not ok then
+    return nil, nil, { parked }
+  end
+  return parked, why
+end
+
+function blocking.release() end
+
+function blocking.start(ctx, body, _, at_once)
+  return scheduler.start(ctx, body, at_once)
+end
+
+function blocking.report(message)
+  scheduler.report(message)
+end
+
+--- Inside a task, or in a coroutine a task runs?
+function blocking.in_task()
+  local ctx, foreign = scheduler.context()
+  return ctx ~= nil or foreign
+end
+
+--- One frame of a game loop.
+function blocking.step(seconds)
+  blocking.stepping = true
+  return scheduler.step(seconds)
+end
+
+--- Drives until no task is left. When the program is interrupted the tasks are cancelled and get their time
+--- to clean up, then the interruption is raised on; a second one does not wait.
+function blocking.drive_all(cancelled)
+  local function finished()
+    return scheduler.count == 0
+  end
+  local ok, done, why = pcall(drive, finished)
+  if ok then
+    return done, why
+  end
+  for ctx in pairs(scheduler.live) do
+    context.cancel(ctx, cancelled)
+  end
+  drive(finished)
+  error(done, 0)
+end
+
+return blocking

@@ -1,0 +1,250 @@
+-- The one way to wait: for an operation, for any of several, for a signal another task fires, for time.
+-- Suspends the task by the host's means; looks at cancellation and at the deadlines of shields and
+-- finalizers before and during every wait.
+
+local context = require "sandbar.context"
+local core = require "sandbar.core"
+local duration = require "sandbar.duration"
+local errors = require "sandbar.errors"
+local host_of = require "sandbar.host.select"
+
+local wait = {}
+
+local function timed_out(op, clock, limit)
+  return errors.new {
+    kind = "Timeout", op = op, clock = clock, limit = limit,
+    message = ("not done within %s = %g s"):format(clock, limit),
+  }
+end
+
+local function cannot(op, why)
+  return errors.new { kind = "CannotWait", op = op, message = why }
+end
+
+--- True, or nil and a CannotWait error: to be asked before something is submitted that would be lost.
+function wait.check(op)
+  local ok, why = host_of.current().can_wait()
+  if not ok then
+    return nil, cannot(op, why)
+  end
+  return true
+end
+
+-- A timer operation that wakes `w` at `at`.
+local function alarm(host, w, at)
+  local timer = core.timer(math.max(at - core.now(), 0))
+  host.waits[timer:id()] = w
+  return timer
+end
+
+local function disarm(host, timer)
+  if timer then
+    host.waits[timer:id()] = nil
+    if not timer:done() then
+      timer:cancel()
+    end
+  end
+end
+
+-- Parks until source.done(). When the wait must end early (cancelled, a deadline passed) source.stop()
+-- asks for that: true means the source will still come to an end of its own and is waited for.
+-- Returns true when done; nil and an error after an early end (the source may be done all the same); nil,
+-- an error and true when the wait was refused before it began.
+local function suspend(source, timeout, op)
+  local host = host_of.current()
+  local ctx = host.context()
+  local early = context.interrupted(ctx)
+  if early then
+    source.stop()
+    return nil, early, true
+  end
+  if source.done() then
+    return true
+  end
+  if timeout == 0 then
+    source.stop()
+    return nil, timed_out(op, "timeout", 0), true
+  end
+  local ok, why, raised = host.can_wait()
+  if not ok then
+    source.stop()
+    return nil, cannot(op, why), true
+  end
+
+  local w = host.waiter(ctx)
+  local outer = ctx.waiter
+  local timeout_at = timeout and core.now() + timeout
+  local timer, timer_at
+  source.arm(host.waits, w)
+  ctx.waiter = w
+  while true do
+    if not early then
+      local limit, now = context.limit(ctx), core.now()
+      early = context.interrupted(ctx)
+      if not early and limit and now >= limit then
+        early = timed_out(op, "close_timeout", context.close_timeout)
+      elseif not early and timeout_at and now >= timeout_at then
+        early = timed_out(op, "timeout", timeout)
+      end
+      if early and not source.stop() then
+        break
+      end
+      local at = not early and (limit and timeout_at and math.min(limit, timeout_at) or limit or timeout_at)
+      if at and (at ~= timer_at or timer:done()) then
+        disarm(host, timer)
+        timer, timer_at = alarm(host, w, at), at
+      end
+    end
+    if source.done() then
+      break
+    end
+    ok, why, raised = host.park(w)
+    if not ok then
+      source.stop()
+      break
+    end
+    if source.done() then
+      break
+    end
+  end
+  ctx.waiter = outer
+  disarm(host, timer)
+  source.disarm(host.waits, w)
+  host.release(w)
+  if raised then
+    error(raised[1], 0)
+  end
+  if not ok then
+    return nil, cannot(op, why)
+  end
+  if early then
+    return nil, early
+  end
+  return true
+end
+
+-- ---- operations ----
+
+local function of_op(op)
+  local id = op:id()
+  return {
+    done = function()
+      return op:done()
+    end,
+    stop = function()
+      op:cancel()
+      return true
+    end,
+    arm = function(waits, w)
+      waits[id] = w
+    end,
+    disarm = function(waits)
+      waits[id] = nil
+    end,
+  }
+end
+
+--- The result of an operation: r, or nil, an error and (where the operation got somewhere) a partial r.
+--- A wait that ends early cancels the operation and waits for its end, which comes soon; what it still
+--- achieved before that counts, so that nothing acquired is lost.
+function wait.op(op, timeout, opname)
+  local limit, bad = duration.timeout(timeout)
+  if bad then
+    op:cancel()
+    return nil, bad
+  end
+  local _, early, refused = suspend(of_op(op), limit, opname)
+  if refused or not op:done() then
+    return nil, early
+  end
+  local ok, r, partial = op:result()
+  if ok then
+    return r
+  end
+  if early and (r.kind == "Cancelled" or r.kind == "Timeout") then
+    return nil, early, partial
+  end
+  return nil, errors.from(r, opname), partial
+end
+
+--- The bytes of a stream read: data, nil at the end, or nil and an error.
+function wait.bytes(op, timeout, opname)
+  local r, err, partial = wait.op(op, timeout, opname)
+  if r then
+    return r.bytes
+  end
+  return nil, err, partial
+end
+
+--- Until one of the operations is done. None is cancelled, whatever happens: true, or nil and an error.
+function wait.any(ops, timeout, opname)
+  local limit, bad = duration.timeout(timeout)
+  if bad then
+    return nil, bad
+  end
+  return suspend({
+    done = function()
+      for _, op in ipairs(ops) do
+        if op:done() then
+          return true
+        end
+      end
+      return false
+    end,
+    stop = function()
+      return false
+    end,
+    arm = function(waits, w)
+      for _, op in ipairs(ops) do
+        waits[op:id()] = w
+      end
+    end,
+    disarm = function(waits)
+      for _, op in ipairs(ops) do
+        waits[op:id()] = nil
+      end
+    end,
+  }, limit, opname)
+end
+
+--- Waits that long. True, or nil and an error.
+function wait.sleep(seconds)
+  local r, err = wait.op(core.timer(seconds), nil, "sleep")
+  return r ~= nil or nil, err
+end
+
+-- ---- signals: something that happens once in Lua ----
+
+function wait.signal()
+  return { fired = false, waiters = {} }
+end
+
+--- Wakes all who wait for it; later waits return at once.
+function wait.fire(signal)
+  signal.fired = true
+  local waiters = signal.waiters
+  signal.waiters = {}
+  for w in pairs(waiters) do
+    w.host.unpark(w)
+  end
+end
+
+--- Until the signal has fired. True, or nil and an error.
+function wait.on(signal, timeout, opname)
+  return suspend({
+    done = function()
+      return signal.fired
+    end,
+    stop = function()
+      return false
+    end,
+    arm = function(_, w)
+      signal.waiters[w] = true
+    end,
+    disarm = function(_, w)
+      signal.waiters[w] = nil
+    end,
+  }, timeout, opname)
+end
+
+return wait

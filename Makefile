@@ -264,7 +264,7 @@ lint: lint-format lint-tidy lint-cppcheck lint-luacheck lint-banned
 lint-format:
 	@clang-format --dry-run -Werror $(C_FILES)
 lint-tidy: build/filter/filter.h
-	@printf '%s\n' $(HOSTED_C) | xargs -P 2 -n 4 sh -c 'clang-tidy --quiet "$$@" -- -std=c11 -D_GNU_SOURCE \
+	@printf '%s\n' $(HOSTED_C) | xargs -P 2 -n 1 sh -c 'clang-tidy --quiet "$$@" -- -std=c11 -D_GNU_SOURCE \
 		-Isrc -Ibuild/filter $(LUA_CFLAGS) -DSB_VERSION=\"\" 2>/dev/null' tidy
 	@clang-tidy --quiet $(filter %.c,$(GUEST_SRC)) -- -std=c11 -ffreestanding -fno-builtin -Isrc 2>/dev/null
 # Not src/guest: freestanding code has its own SIGKILL and the like, cppcheck knows only the C library's.

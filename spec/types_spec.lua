@@ -74,10 +74,12 @@ local function exports()
   end
   local sandbar = require "sandbar"
   sandbar.open { root = "/nonexistent" } -- loads what open loads first
-  for file in lfs.dir(tree .. "/lua/sandbar") do
-    local module = file:match("^(.*)%.lua$")
-    if module and module ~= "init" and module ~= "openresty" then
-      require("sandbar." .. module)
+  for _, area in ipairs { "", "local/" } do
+    for file in lfs.dir(tree .. "/lua/sandbar/" .. area) do
+      local module = file:match("^(.*)%.lua$")
+      if module and module ~= "init" and module ~= "openresty" then
+        require("sandbar." .. area:gsub("/", ".") .. module)
+      end
     end
   end
   core.class = real -- luacheck: ignore 122
@@ -119,6 +121,9 @@ describe("types", function()
     for name, class in pairs(real) do
       wanted[name] = sorted(class.methods)
       got[name] = classes[name] and sorted(classes[name].functions) or "not annotated"
+      if #wanted[name] == 0 and not classes[name] then
+        wanted[name], got[name] = nil, nil -- nothing a program could call
+      end
     end
     assert.same(wanted, got)
   end)

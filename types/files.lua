@@ -35,11 +35,10 @@ local Files = {}
 ---@return sandbar.Error? err NotFound, LimitExceeded, ...
 function Files:read(path, options) end
 
---- An iterator over lines without their ends.
+--- An iterator over a file as io.lines gives it; formats as for io.lines.
 ---@param path string
----@param options? sandbar.FileOptions
 ---@return fun(): string?
-function Files:lines(path, options) end
+function Files:lines(path, ...) end
 
 --- Creates missing parents.
 ---@param path string
@@ -176,6 +175,11 @@ function File:seek(whence, offset) end
 ---@return sandbar.File? file
 ---@return sandbar.Error? err
 function File:flush() end
+
+--- Writes are not buffered here: it only checks the mode.
+---@param mode "no"|"full"|"line"
+---@return true
+function File:setvbuf(mode) end
 
 --- Idempotent.
 ---@return true? ok

@@ -83,9 +83,10 @@ local Output = {}
 function Output:read(what, options) end
 
 --- An iterator over lines.
+---@param what? "l"|"L" without or with their ends (default "l")
 ---@param options? { timeout?: sandbar.Timeout, max?: integer }
 ---@return fun(): string?
-function Output:lines(options) end
+function Output:lines(what, options) end
 
 --- Reads no more; the process sees a closed pipe. Idempotent.
 ---@return true

@@ -51,16 +51,18 @@ local Provider = {}
 
 --- A sandbox that outlives the handle, the provider and the process.
 ---@param spec? sandbar.Spec
+---@param options? { timeout?: sandbar.Timeout }
 ---@return sandbar.Sandbox? sandbox
 ---@return sandbar.Error? err AlreadyExists, InvalidArgument, Unsupported, NotFound (template), NoSpace, ...
-function Provider:create(spec) end
+function Provider:create(spec, options) end
 
 --- A sandbox that is destroyed when the scope (or, without one, its handle) closes, on every path.
 ---@param spec? sandbar.Spec
 ---@param scope? sandbar.Scope
+---@param options? { timeout?: sandbar.Timeout }
 ---@return sandbar.Sandbox? sandbox
 ---@return sandbar.Error? err
-function Provider:create_scoped(spec, scope) end
+function Provider:create_scoped(spec, scope, options) end
 
 --- A handle to an existing sandbox. Never wakes it and never changes its lifetime unless told to.
 ---@param id string

@@ -10,6 +10,7 @@
 ---@alias sandbar.Value string|sandbar.Secret
 
 ---@class sandbar
+---@field version string of the library
 ---@field errors table<string, sandbar.ErrorKind> the kinds, by name and as an array; a misspelt name raises
 local sandbar = {}
 
@@ -19,7 +20,7 @@ local sandbar = {}
 ---@field capabilities? table<string, any> attested by the host; what is not named is false
 ---@field journal? string path of the release journal (not in this version)
 ---@field root? string local: the state directory (default by user: /var/lib/sandbar as root, else below XDG_STATE_HOME)
----@field templates? table<string, table> local: templates by name
+---@field templates? string local: directory of named templates (not in this version)
 ---@field linger? sandbar.Duration local: how long an idle supervisor stays (default 60; 0: it leaves at once)
 
 --- A provider. Pure configuration: no I/O, never waits, survives fork.
@@ -53,6 +54,17 @@ function sandbar.assert(value, err, ...) end
 ---@return boolean ok
 ---@return any ...
 function sandbar.pcall(fn, ...) end
+
+--- coroutine.wrap for functions that wait: a wait inside suspends the whole task.
+---@param fn function
+---@return function
+function sandbar.wrap(fn) end
+
+--- coroutine.resume for coroutines that wait.
+---@param co thread
+---@return boolean ok
+---@return any ...
+function sandbar.resume(co, ...) end
 
 --- A value with no way back to the string from Lua, wiped when collected.
 ---@param value string
@@ -100,13 +112,18 @@ function sandbar.fd() end
 ---@field drain? sandbar.Duration how long the end of the process may take for outstanding releases (default 5)
 ---@field close_timeout? sandbar.Duration bound of finalizers and shields (default 30)
 
---- Changes settings; returns those now in force.
+--- How many operations of this Lua state are under way.
+---@return integer
+function sandbar.pending() end
+
+--- Changes settings, all or none.
 ---@param settings? sandbar.Config
----@return sandbar.Config
+---@return true? ok
+---@return sandbar.Error? err
 function sandbar.config(settings) end
 
 --- Where acquisitions, releases, refusals and secret uses are told as redacted events.
----@param sink { fn?: fun(event: table), fd?: integer }
+---@param sink { fn?: fun(event: table)|false, fd?: integer|false } false ends it
 ---@return true? ok
 ---@return sandbar.Error? err
 function sandbar.audit(sink) end

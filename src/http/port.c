@@ -1,6 +1,7 @@
 /* A port of a sandbox: its name, its spare sockets, what is in flight on it. */
 #include "http/port.h"
 
+#include <openssl/crypto.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,20 +10,33 @@
 
 #include "http/core.h"
 
+char sb_http_tmpdir[64] = "/tmp";
+
 static int global_code;
 
 static void global_init(void)
 {
+    /* Another OpenSSL than the one this was built with has crashed hosts that bring their own. */
+    if (OPENSSL_version_major() != OPENSSL_VERSION_MAJOR) {
+        global_code = -2;
+        return;
+    }
     global_code = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK ? 0 : -1;
     /* libcurl and OpenSSL have registered exit handlers of their own by now; ours must run before them,
      * so that no thread is inside TLS while it is torn down. Their global clean-up is never called. */
     sb_loop_rearm_exit();
+    const char *tmp = getenv("TMPDIR"); /* once, at load: other threads of the host may change it later */
+    if (tmp != NULL && tmp[0] == '/' && strlen(tmp) < sizeof sb_http_tmpdir)
+        snprintf(sb_http_tmpdir, sizeof sb_http_tmpdir, "%s", tmp);
 }
 
 int sb_http_init(struct sb_error *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, global_init);
+    if (global_code == -2)
+        return sb_fail(err, SB_ERR_UNSUPPORTED, "built for OpenSSL %d, but the process has %s",
+                       OPENSSL_VERSION_MAJOR, OpenSSL_version(OPENSSL_VERSION));
     return global_code == 0 ? 0 : sb_fail(err, SB_ERR_INTERNAL, "libcurl does not start");
 }
 

@@ -7,6 +7,8 @@
 #include "http/http.h"
 #include "http/multi.h"
 
+extern char sb_http_tmpdir[]; /* where sockets with a path are made; set at load */
+
 struct sb_port {
     struct sb_object object;
     uint16_t number;       /* 0: an origin */

@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -69,6 +70,65 @@ struct sb_place *sb_place_host(void)
         atomic_init(&place->refs, 1);
     }
     return place;
+}
+
+/* ---- a sandbox ---- */
+
+struct engine_place {
+    struct sb_place place; /* first */
+    struct sb_object *engine;
+    char id[];
+};
+
+struct question {
+    struct sb_place *place; /* a reference */
+    sb_pair_fn *done;
+    void *arg;
+};
+
+static void engine_answer(void *arg, int v4, int v6, const struct sb_error *err)
+{
+    struct question *question = arg;
+    sb_pair_fn *done = question->done;
+    void *whom = question->arg;
+    sb_place_unref(question->place);
+    free(question);
+    done(whom, (struct sb_pair){v4, v6}, err);
+}
+
+static void engine_get(struct sb_place *place, sb_pair_fn *done, void *arg)
+{
+    struct engine_place *engine = (struct engine_place *)place;
+    struct question *question = malloc(sizeof *question);
+    if (question == NULL) {
+        struct sb_error err = {0};
+        sb_fail(&err, SB_ERR_INTERNAL, "out of memory");
+        done(arg, SB_PAIR_NONE, &err);
+        return;
+    }
+    *question = (struct question){sb_place_ref(place), done, arg};
+    sb_client_sockets(engine->engine, engine->id, engine_answer, question);
+}
+
+static void engine_free(struct sb_place *place)
+{
+    sb_object_unref(((struct engine_place *)place)->engine);
+    free(place);
+}
+
+static const struct sb_place_type engine_type = {engine_get, engine_free, 1};
+
+struct sb_place *sb_place_engine(struct sb_object *engine, const char *id)
+{
+    size_t len = strlen(id) + 1;
+    struct engine_place *place = calloc(1, sizeof *place + len);
+    if (place == NULL)
+        return NULL;
+    place->place.type = &engine_type;
+    atomic_init(&place->place.refs, 1);
+    place->engine = sb_object_ref(engine);
+    memcpy(place->id, id, len);
+    return &place->place;
 }
 
 /* ---- dialling ---- */

@@ -33,8 +33,11 @@ struct sb_place_type {
 struct sb_place *sb_place_ref(struct sb_place *place);
 void sb_place_unref(struct sb_place *place);
 
-/* The host's own loopback. */
+/* The host's own loopback. NULL: out of memory. */
 struct sb_place *sb_place_host(void);
+/* A sandbox of an engine (what core.engine{} makes; referenced). NULL: out of memory. */
+struct sb_object;
+struct sb_place *sb_place_engine(struct sb_object *engine, const char *id);
 
 /* One attempt to connect to 127.0.0.1, then ::1, repeated with a back-off of 5 to 50 ms while it is
  * refused until `deadline` (0: one attempt). Each attempt takes new sockets from the place, so that one

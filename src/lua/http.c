@@ -1,0 +1,337 @@
+/* sandbar.http's C half: ports, transfers, bodies, uploads, upstream sockets as userdata. What is checked
+ * here are types; lua/sandbar/http.lua makes the documented tables of it. */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "lua_core.h"
+
+#define SB_API_CLIENT
+#include "../runtime/api.h"
+
+#include "../http/http.h"
+
+#define MAX_LINES 10000
+
+const struct sb_core_api *sb_api;
+
+static uint64_t check_ns(lua_State *L, int arg)
+{
+    lua_Number seconds = luaL_checknumber(L, arg);
+    luaL_argcheck(L, seconds >= 0, arg, "negative or not a number");
+    return seconds < 1e9 ? (uint64_t)(seconds * 1e9) : SB_NEVER;
+}
+
+static int sha256(lua_State *L)
+{
+    size_t len;
+    const char *data = sb_lua_check_bytes(L, 1, &len);
+    unsigned char out[32];
+    if (sb_sha256(data, len, out) < 0)
+        return luaL_error(L, "libcrypto has no SHA-256");
+    lua_pushlstring(L, (const char *)out, sizeof out);
+    return 1;
+}
+
+/* Pushes the object, or nil and the error. */
+static int push_made(lua_State *L, void *made, const struct sb_error *err)
+{
+    struct sb_object *object = made;
+    if (object == NULL) {
+        lua_pushnil(L);
+        sb_lua_push_error(L, err);
+        return 2;
+    }
+    sb_lua_push_object(L, &object);
+    return 1;
+}
+
+/* ---- ports ---- */
+
+/* port(number, engine, id): a port of a sandbox. port(number): one of the host's own loopback. */
+static int new_port(lua_State *L)
+{
+    int64_t number;
+    if (!sb_lua_tointeger(L, 1, &number) || number < 1 || number > 65535)
+        return luaL_argerror(L, 1, "not a port number");
+    struct sb_error err = {SB_OK};
+    struct sb_place *place;
+    if (lua_isnoneornil(L, 2)) {
+        place = sb_place_host();
+    } else {
+        struct sb_object *engine = sb_lua_check_object(L, 2, sb_client_engine_type());
+        place = sb_place_engine(engine, luaL_checkstring(L, 3));
+    }
+    if (place == NULL)
+        return luaL_error(L, "out of memory");
+    struct sb_port *port = sb_port_new(place, (uint16_t)number, &err);
+    return push_made(L, port, &err);
+}
+
+static int new_origin(lua_State *L)
+{
+    struct sb_error err = {SB_OK};
+    return push_made(L, sb_origin_new(luaL_checkstring(L, 1), &err), &err);
+}
+
+static struct sb_slice check_slice(lua_State *L, int arg)
+{
+    struct sb_slice slice;
+    slice.data = luaL_checklstring(L, arg, &slice.len);
+    return slice;
+}
+
+/* The lines stay where they are: in the table, which nobody changes meanwhile. */
+static const struct sb_slice *check_lines(lua_State *L, int arg, size_t *count)
+{
+    luaL_checktype(L, arg, LUA_TTABLE);
+    size_t n = lua_rawlen(L, arg);
+    luaL_argcheck(L, n <= MAX_LINES, arg, "too many header lines");
+    struct sb_slice *lines = sb_lua_newuserdata(L, (n + 1) * sizeof *lines, 0);
+    for (size_t i = 0; i < n; i++) {
+        lua_rawgeti(L, arg, (int)i + 1);
+        lines[i].data =
+            lua_type(L, -1) == LUA_TNUMBER ? NULL : sb_lua_tobytes(L, -1, &lines[i].len);
+        luaL_argcheck(L, lines[i].data != NULL, arg, "a header line is neither string nor secret");
+        lua_pop(L, 1);
+    }
+    *count = n;
+    return lines;
+}
+
+/* port:fetch(method, target, lines, body | upload | nil, stream, max_body, wait) -> op */
+static int port_fetch(lua_State *L)
+{
+    struct sb_port *port = sb_lua_check_object(L, 1, &sb_port_type);
+    if (sb_lua_forked(L, port))
+        return 1;
+    struct sb_request request = {.method = check_slice(L, 2), .target = check_slice(L, 3)};
+    request.upload = sb_lua_test_object(L, 5, &sb_upload_type);
+    if (request.upload == NULL && !lua_isnoneornil(L, 5)) {
+        request.body.data = sb_lua_check_bytes(L, 5, &request.body.len);
+        request.has_body = 1;
+    }
+    request.stream = lua_toboolean(L, 6);
+    lua_Number most = luaL_checknumber(L, 7);
+    luaL_argcheck(L, most >= 0, 7, "negative or not a number");
+    request.max_body = most < 9e15 ? (size_t)most : SIZE_MAX;
+    request.wait = check_ns(L, 8);
+    lua_settop(L, 8);
+    request.headers = check_lines(L, 4, &request.header_count);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_fetch(port, mailbox, &request);
+    return sb_lua_op_made(L, op);
+}
+
+static int port_wait(lua_State *L)
+{
+    struct sb_port *port = sb_lua_check_object(L, 1, &sb_port_type);
+    if (sb_lua_forked(L, port))
+        return 1;
+    uint64_t wait = check_ns(L, 2);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_port_wait(port, mailbox, wait);
+    return sb_lua_op_made(L, op);
+}
+
+static int port_upstream(lua_State *L)
+{
+    struct sb_port *port = sb_lua_check_object(L, 1, &sb_port_type);
+    struct sb_error err = {SB_OK};
+    return push_made(L, sb_upstream_new(port, &err), &err);
+}
+
+static int port_close(lua_State *L)
+{
+    sb_port_close(sb_lua_check_object(L, 1, &sb_port_type));
+    return 0;
+}
+
+static const luaL_Reg port_methods[] = {
+    {"fetch", port_fetch}, {"wait", port_wait}, {"upstream", port_upstream}, {"close", port_close},
+    {NULL, NULL},
+};
+static const struct sb_lua_class port_class = {&sb_port_type, "sandbar.NativePort", port_methods, 4096, NULL};
+
+/* ---- upstream sockets ---- */
+
+static int upstream_path(lua_State *L)
+{
+    lua_pushstring(L, sb_upstream_path(sb_lua_check_object(L, 1, &sb_upstream_type)));
+    return 1;
+}
+
+static int upstream_close(lua_State *L)
+{
+    sb_upstream_close(sb_lua_check_object(L, 1, &sb_upstream_type));
+    return 0;
+}
+
+static const luaL_Reg upstream_methods[] = {
+    {"path", upstream_path},
+    {"close", upstream_close},
+    {NULL, NULL},
+};
+static const struct sb_lua_class upstream_class = {&sb_upstream_type, "sandbar.NativeUpstream",
+                                                   upstream_methods, 1024, NULL};
+
+/* ---- bodies: the reading half of a NativeStream ---- */
+
+static enum sb_read_mode check_mode(lua_State *L, int arg)
+{
+    static const char *const names[] = {"some", "exact", "line", "all", NULL};
+    static const enum sb_read_mode modes[] = {SB_READ_SOME, SB_READ_EXACT, SB_READ_LINE, SB_READ_ALL};
+    return modes[luaL_checkoption(L, arg, NULL, names)];
+}
+
+static size_t check_count(lua_State *L, int arg)
+{
+    lua_Number n = luaL_optnumber(L, arg, 9e15);
+    luaL_argcheck(L, n >= 0, arg, "negative or not a number");
+    return n < 9e15 ? (size_t)n : SIZE_MAX;
+}
+
+static int body_read(lua_State *L)
+{
+    struct sb_body *body = sb_lua_check_object(L, 1, &sb_body_type);
+    if (sb_lua_forked(L, body))
+        return 1;
+    enum sb_read_mode mode = check_mode(L, 2);
+    size_t n = check_count(L, 3);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_body_read(body, mailbox, mode, n);
+    return sb_lua_op_made(L, op);
+}
+
+/* true, data | true, nil (the end) | true, nil, e | false (would wait) */
+static int body_try_read(lua_State *L)
+{
+    struct sb_body *body = sb_lua_check_object(L, 1, &sb_body_type);
+    enum sb_read_mode mode = check_mode(L, 2);
+    size_t n = check_count(L, 3);
+    void **held = sb_lua_new_scratch(L);
+    struct sb_result result = {.fd = -1};
+    int done = sb_body_try_read(body, mode, n, &result);
+    *held = result.bytes;
+    lua_pushboolean(L, done);
+    if (!done)
+        return 1;
+    if (result.error.kind != SB_OK) {
+        lua_pushnil(L);
+        sb_lua_push_error(L, &result.error);
+        return 3;
+    }
+    if (result.bytes != NULL)
+        lua_pushlstring(L, (const char *)result.bytes, result.bytes_len);
+    else
+        lua_pushnil(L);
+    free(*held);
+    *held = NULL;
+    return 2;
+}
+
+static int body_close(lua_State *L)
+{
+    sb_body_close(sb_lua_check_object(L, 1, &sb_body_type));
+    return 0;
+}
+
+static int body_at_end(lua_State *L)
+{
+    lua_pushboolean(L, sb_body_at_end(sb_lua_check_object(L, 1, &sb_body_type)));
+    return 1;
+}
+
+static const luaL_Reg body_methods[] = {
+    {"read", body_read},     {"try_read", body_try_read}, {"close", body_close},
+    {"at_end", body_at_end}, {NULL, NULL},
+};
+static const struct sb_lua_class body_class = {&sb_body_type, "sandbar.NativeBody", body_methods, 16384,
+                                               NULL};
+
+/* ---- uploads ---- */
+
+static int new_upload(lua_State *L)
+{
+    struct sb_error err = {SB_OK};
+    return push_made(L, sb_upload_new(&err), &err);
+}
+
+static int upload_write(lua_State *L)
+{
+    struct sb_upload *upload = sb_lua_check_object(L, 1, &sb_upload_type);
+    if (sb_lua_forked(L, upload))
+        return 1;
+    size_t len;
+    const char *data = sb_lua_check_bytes(L, 2, &len);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_upload_write(upload, mailbox, data, len);
+    return sb_lua_op_made(L, op);
+}
+
+static int upload_finish(lua_State *L)
+{
+    sb_upload_finish(sb_lua_check_object(L, 1, &sb_upload_type));
+    return 0;
+}
+
+static int upload_close(lua_State *L)
+{
+    sb_upload_abort(sb_lua_check_object(L, 1, &sb_upload_type));
+    return 0;
+}
+
+static void upload_collected(void *upload)
+{
+    sb_upload_abort(upload); /* unless it was finished */
+}
+
+static const luaL_Reg upload_methods[] = {
+    {"write", upload_write},
+    {"finish", upload_finish},
+    {"close", upload_close},
+    {NULL, NULL},
+};
+static const struct sb_lua_class upload_class = {&sb_upload_type, "sandbar.NativeUpload", upload_methods, 1024,
+                                                 upload_collected};
+
+/* ---- opening ---- */
+
+/* Keeps this object mapped: lua_close unloads C libraries while the I/O thread still runs their code. */
+static void pin(void)
+{
+    Dl_info info;
+    if (dladdr((void *)&sb_api, &info) != 0 && info.dli_fname != NULL)
+        dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+static const luaL_Reg functions[] = {
+    {"sha256", sha256}, {"port", new_port}, {"origin", new_origin}, {"upload", new_upload}, {NULL, NULL},
+};
+
+__attribute__((visibility("default"))) int luaopen_sandbar_http(lua_State *L);
+int luaopen_sandbar_http(lua_State *L)
+{
+    struct sb_error err = {SB_OK};
+    lua_getfield(L, LUA_REGISTRYINDEX, SB_API_KEY);
+    const struct sb_core_api *api = lua_touserdata(L, -1);
+    if (api == NULL)
+        return luaL_error(L, "sandbar.http needs sandbar.core in the same state");
+    if (api->version != SB_API_VERSION || api->size != sizeof *api)
+        return luaL_error(L, "sandbar.http and sandbar.core are of different builds");
+    sb_api = api;
+    pin();
+    if (sb_http_init(&err) < 0)
+        return luaL_error(L, "sandbar.http: %s", err.message);
+    sb_lua_register(L, &port_class);
+    sb_lua_register(L, &upstream_class);
+    sb_lua_register(L, &body_class);
+    sb_lua_register(L, &upload_class);
+    lua_newtable(L);
+    luaL_setfuncs(L, functions, 0);
+    return 1;
+}

@@ -1,0 +1,417 @@
+/* The I/O thread: one epoll, the work posted to it, and the end of each turn, where the mailboxes that got
+ * something are signalled once. Timers are in timer.c, the file threads in pool.c.
+ *
+ * A turn: events of one epoll_wait, posted work, due timers, signals. Work posted during a turn runs in the
+ * next one, which then does not sleep. The wake descriptor is edge-triggered and never read; `signalled` keeps
+ * a running thread from being woken again and again. */
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+#include "timer.h"
+
+#define EVENTS_PER_TURN 64
+#define WAKE_KEY UINT64_MAX
+
+enum loop_state { LOOP_NONE, LOOP_RUNNING, LOOP_STOPPING, LOOP_STOPPED };
+
+/* A watched descriptor. `serial` tells an event of this source from one of an earlier source with the same
+ * descriptor that the same epoll_wait has already returned. */
+struct slot {
+    struct sb_source *source;
+    uint32_t serial;
+    uint32_t events;
+};
+
+static struct {
+    pthread_mutex_t lock; /* guards all down to the ruled line; slots are written by the I/O thread only */
+    enum loop_state state;
+    pthread_t thread;
+    int epoll_fd, wake_fd;
+    struct sb_post *head, **tail;
+    int signalled;
+    struct slot *slots; /* by descriptor */
+    size_t slot_count;
+    /* ---- the I/O thread's own */
+    uint32_t serial;
+    struct sb_mailbox *touched;
+} loop = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .epoll_fd = -1,
+    .wake_fd = -1,
+    .tail = &loop.head,
+};
+
+static _Thread_local int is_io_thread;
+
+/* ---- clock ---- */
+
+static _Atomic uint64_t clock_offset;
+
+uint64_t sb_now(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec + clock_offset;
+}
+
+static void wake(int fd)
+{
+    uint64_t one = 1;
+    while (write(fd, &one, sizeof one) < 0 && errno == EINTR)
+        ;
+}
+
+void sb_clock_advance(uint64_t ns)
+{
+    clock_offset += ns;
+    pthread_mutex_lock(&loop.lock);
+    if (loop.state == LOOP_RUNNING)
+        wake(loop.wake_fd);
+    pthread_mutex_unlock(&loop.lock);
+}
+
+/* ---- turns ---- */
+
+static int wait_for_events(struct epoll_event *events, uint64_t ns)
+{
+#ifdef SYS_epoll_pwait2
+    static _Atomic int missing;
+    if (!missing) {
+        struct timespec ts = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+        long n = syscall(SYS_epoll_pwait2, loop.epoll_fd, events, EVENTS_PER_TURN,
+                         ns == SB_NEVER ? NULL : &ts, NULL, 0);
+        if (n >= 0 || errno != ENOSYS)
+            return (int)n;
+        missing = 1;
+    }
+#endif
+    uint64_t ms = ns / 1000000u + (ns % 1000000u != 0); /* never early */
+    return epoll_wait(loop.epoll_fd, events, EVENTS_PER_TURN,
+                      ns == SB_NEVER ? -1 : ms > INT_MAX ? INT_MAX : (int)ms);
+}
+
+static void dispatch(const struct epoll_event *event)
+{
+    uint64_t key = event->data.u64;
+    if (key == WAKE_KEY)
+        return;
+    struct slot *slot = &loop.slots[(uint32_t)key];
+    uint32_t ready = event->events & (slot->events | EPOLLERR | EPOLLHUP);
+    if (slot->source != NULL && slot->serial == (uint32_t)(key >> 32) && slot->events != 0 && ready != 0)
+        slot->source->ready(slot->source, ready);
+}
+
+static void run_posts(void)
+{
+    pthread_mutex_lock(&loop.lock);
+    struct sb_post *post = loop.head;
+    loop.head = NULL;
+    loop.tail = &loop.head;
+    loop.signalled = 0;
+    pthread_mutex_unlock(&loop.lock);
+    while (post != NULL) {
+        struct sb_post *next = post->next;
+        post->fn(post);
+        post = next;
+    }
+}
+
+static void signal_touched(void)
+{
+    while (loop.touched != NULL) {
+        struct sb_mailbox *mailbox = loop.touched;
+        loop.touched = mailbox->touched_next;
+        mailbox->touched = 0;
+        sb_mailbox_wake(mailbox);
+        sb_mailbox_unref(mailbox);
+    }
+}
+
+void sb_loop_touch(struct sb_mailbox *mailbox)
+{
+    if (mailbox->touched)
+        return;
+    mailbox->touched = 1;
+    mailbox->touched_next = loop.touched;
+    loop.touched = sb_mailbox_ref(mailbox);
+}
+
+/* How long the thread may sleep, and in *stop whether it is to end. */
+static uint64_t may_sleep(int *stop)
+{
+    pthread_mutex_lock(&loop.lock);
+    int work = loop.head != NULL;
+    *stop = loop.state != LOOP_RUNNING;
+    pthread_mutex_unlock(&loop.lock);
+    if (work)
+        return 0;
+    uint64_t at = sb_timers_next();
+    if (at == SB_NEVER)
+        return SB_NEVER;
+    uint64_t now = sb_now();
+    return at > now ? at - now : 0;
+}
+
+static void *run(void *arg)
+{
+    struct epoll_event events[EVENTS_PER_TURN];
+    int stop = 0;
+    (void)arg;
+    is_io_thread = 1;
+    while (!stop) {
+        run_posts();
+        sb_timers_fire(sb_now());
+        signal_touched();
+        uint64_t ns = may_sleep(&stop);
+        if (stop)
+            break;
+        int n = wait_for_events(events, ns);
+        for (int i = 0; i < n; i++)
+            dispatch(&events[i]);
+    }
+    return NULL;
+}
+
+/* ---- starting, stopping ---- */
+
+int sb_thread_start(pthread_t *thread, void *(*run_thread)(void *), const char *name)
+{
+    sigset_t all, old;
+    pthread_attr_t attr;
+    sigfillset(&all);
+    int error = pthread_attr_init(&attr);
+    if (error != 0)
+        return error;
+    /* not the default, which follows RLIMIT_STACK and may be anything */
+    pthread_attr_setstacksize(&attr, 1u << 20);
+    pthread_sigmask(SIG_BLOCK, &all, &old);
+    error = pthread_create(thread, &attr, run_thread, NULL);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attr);
+    if (error == 0)
+        pthread_setname_np(*thread, name);
+    return error;
+}
+
+void sb_thread_join(pthread_t thread, int seconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += seconds;
+    pthread_timedjoin_np(thread, NULL, &until);
+}
+
+static void close_fds(void)
+{
+    if (loop.epoll_fd >= 0)
+        close(loop.epoll_fd);
+    if (loop.wake_fd >= 0)
+        close(loop.wake_fd);
+    loop.epoll_fd = loop.wake_fd = -1;
+}
+
+/* Lock held. */
+static int start(struct sb_error *err)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = WAKE_KEY};
+    int error;
+    loop.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    loop.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (loop.epoll_fd < 0 || loop.wake_fd < 0 ||
+        epoll_ctl(loop.epoll_fd, EPOLL_CTL_ADD, loop.wake_fd, &event) < 0) {
+        error = errno;
+        close_fds();
+        return sb_fail_errno(err, error, "start I/O thread", "cannot make the event descriptors");
+    }
+    loop.state = LOOP_RUNNING;
+    error = sb_thread_start(&loop.thread, run, "sandbar-io");
+    if (error != 0) {
+        loop.state = LOOP_NONE;
+        close_fds();
+        return sb_fail_errno(err, error, "start I/O thread", "cannot start the I/O thread");
+    }
+    return 0;
+}
+
+int sb_loop_post_node(struct sb_post *post, struct sb_error *err)
+{
+    int error = 0;
+    post->next = NULL;
+    pthread_mutex_lock(&loop.lock);
+    if (loop.state == LOOP_NONE)
+        error = start(err);
+    else if (loop.state != LOOP_RUNNING)
+        error = sb_fail(err, SB_ERR_CLOSED, "the process is exiting");
+    if (error == 0) {
+        *loop.tail = post;
+        loop.tail = &post->next;
+        if (!loop.signalled && !is_io_thread) {
+            loop.signalled = 1;
+            wake(loop.wake_fd);
+        }
+    }
+    pthread_mutex_unlock(&loop.lock);
+    return error;
+}
+
+struct plain_post {
+    struct sb_post post;
+    void (*fn)(void *arg);
+    void *arg;
+};
+
+static void run_plain(struct sb_post *post)
+{
+    struct plain_post plain = *sb_container(post, struct plain_post, post);
+    free(sb_container(post, struct plain_post, post));
+    plain.fn(plain.arg);
+}
+
+int sb_loop_post(void (*fn)(void *arg), void *arg, struct sb_error *err)
+{
+    struct plain_post *plain = malloc(sizeof *plain);
+    if (plain == NULL)
+        return sb_fail_errno(err, ENOMEM, "post", "cannot hand over work");
+    *plain = (struct plain_post){.post.fn = run_plain, .fn = fn, .arg = arg};
+    int error = sb_loop_post_node(&plain->post, err);
+    if (error != 0)
+        free(plain);
+    return error;
+}
+
+int sb_loop_is_io_thread(void)
+{
+    return is_io_thread;
+}
+
+/* The descriptors stay open: the thread may outlive a join that gave up, and the process is ending. */
+void sb_loop_stop(void)
+{
+    pthread_mutex_lock(&loop.lock);
+    int running = loop.state == LOOP_RUNNING;
+    loop.state = running ? LOOP_STOPPING : LOOP_STOPPED;
+    if (running)
+        wake(loop.wake_fd);
+    pthread_mutex_unlock(&loop.lock);
+    if (!running)
+        return;
+    sb_thread_join(loop.thread, 5);
+    pthread_mutex_lock(&loop.lock);
+    loop.state = LOOP_STOPPED;
+    pthread_mutex_unlock(&loop.lock);
+}
+
+/* ---- sources ---- */
+
+static int reserve_slot(int fd, struct sb_error *err)
+{
+    if ((size_t)fd < loop.slot_count)
+        return 0;
+    size_t count = loop.slot_count > 0 ? loop.slot_count : 64;
+    while (count <= (size_t)fd)
+        count *= 2;
+    struct slot *slots = realloc(loop.slots, count * sizeof *slots);
+    if (slots == NULL)
+        return sb_fail_errno(err, ENOMEM, "watch", "cannot watch a descriptor");
+    for (size_t i = loop.slot_count; i < count; i++)
+        slots[i] = (struct slot){0};
+    loop.slots = slots;
+    loop.slot_count = count;
+    return 0;
+}
+
+/* Without EPOLLET an unwatched source would report EPOLLHUP and EPOLLERR for ever. */
+static int control(int op, int fd, const struct slot *slot)
+{
+    struct epoll_event event = {.events = slot->events != 0 ? slot->events : EPOLLET,
+                                .data.u64 = (uint64_t)slot->serial << 32 | (uint32_t)fd};
+    return epoll_ctl(loop.epoll_fd, op, fd, &event);
+}
+
+int sb_source_add(struct sb_source *source, struct sb_error *err)
+{
+    int error = 0;
+    pthread_mutex_lock(&loop.lock);
+    if (source->fd < 0)
+        error = sb_fail_errno(err, EBADF, "watch", "cannot watch a descriptor");
+    if (error == 0)
+        error = reserve_slot(source->fd, err);
+    if (error == 0) {
+        struct slot slot = {source, ++loop.serial, source->events};
+        if (control(EPOLL_CTL_ADD, source->fd, &slot) < 0)
+            error = sb_fail_errno(err, errno, "watch", "cannot watch a descriptor");
+        else
+            loop.slots[source->fd] = slot;
+    }
+    pthread_mutex_unlock(&loop.lock);
+    return error;
+}
+
+/* The slot of a source that is added, else NULL. */
+static struct slot *find_slot(const struct sb_source *source)
+{
+    if (source->fd < 0 || (size_t)source->fd >= loop.slot_count)
+        return NULL;
+    struct slot *slot = &loop.slots[source->fd];
+    return slot->source == source ? slot : NULL;
+}
+
+void sb_source_change(struct sb_source *source, uint32_t events)
+{
+    struct slot *slot = find_slot(source);
+    source->events = events;
+    if (slot == NULL || slot->events == events)
+        return;
+    slot->events = events;
+    control(EPOLL_CTL_MOD, source->fd, slot);
+}
+
+void sb_source_remove(struct sb_source *source)
+{
+    struct slot *slot = find_slot(source);
+    if (slot == NULL)
+        return;
+    epoll_ctl(loop.epoll_fd, EPOLL_CTL_DEL, source->fd, NULL);
+    pthread_mutex_lock(&loop.lock);
+    *slot = (struct slot){0};
+    pthread_mutex_unlock(&loop.lock);
+}
+
+/* ---- fork ---- */
+
+void sb_loop_fork_lock(void)
+{
+    pthread_mutex_lock(&loop.lock);
+}
+
+void sb_loop_fork_unlock(void)
+{
+    pthread_mutex_unlock(&loop.lock);
+}
+
+/* The parent's thread does not exist here. What was posted or watched belongs to it and is forgotten. */
+void sb_loop_fork_child(void)
+{
+    is_io_thread = 0;
+    for (size_t fd = 0; fd < loop.slot_count; fd++)
+        if (loop.slots[fd].source != NULL) {
+            close((int)fd);
+            loop.slots[fd].source->fd = -1;
+            loop.slots[fd] = (struct slot){0};
+        }
+    close_fds();
+    loop.state = LOOP_NONE;
+    loop.head = NULL;
+    loop.tail = &loop.head;
+    loop.signalled = 0;
+    loop.touched = NULL;
+    sb_timers_forget();
+}

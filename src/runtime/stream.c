@@ -1,0 +1,632 @@
+/* Streams. A reader is served from the buffer by whichever thread fills it: the asker when it asks, the I/O
+ * thread when the descriptor becomes readable. Only the I/O thread writes, since only there SIGPIPE is blocked.
+ *
+ * References: the holders', and one for each open operation and for the post while it is queued. The loop holds
+ * none: when the last reference goes, `destroy` sends the stream to the I/O thread to be unwatched and freed.
+ * Operations to be completed are collected under the lock and completed after it. */
+#include "stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "internal.h"
+#include "transfer.h"
+
+#define HIGH_DEFAULT 262144u
+#define READ_LEAST 32768u  /* asked for in one transfer at first ... */
+#define READ_MOST 262144u  /* ... and as long as transfers come back full */
+#define TURN_MOST 1048576u /* transferred before other sources get their turn */
+
+struct chunk {
+    struct chunk *next;
+    struct sb_stream *stream; /* one reference, the operation's */
+    struct sb_op *op;
+    size_t len, done;
+    char data[];
+};
+
+struct sb_stream {
+    struct sb_object object;
+    pthread_mutex_t lock; /* guards the rest */
+    struct sb_source source; /* owns the descriptor; only the I/O thread closes it */
+    struct sb_transfer transfer;
+    int readable, writable;
+
+    char *buf; /* buf[start .. start + len) is unread */
+    size_t cap, start, len;
+    size_t scanned; /* so many of these bytes hold no newline */
+    size_t high;
+    size_t room; /* of the next transfer */
+    int eof, read_error;
+    struct sb_op *reader; /* at most one, completer's reference */
+    enum sb_read_mode mode;
+    size_t want;
+
+    struct chunk *head, **tail; /* to be written */
+    int write_error;
+    int half_close; /* asked for: after the queue */
+    int half_closed;
+
+    int closed; /* asked for; the descriptor goes at the next turn */
+    int paused; /* reading, at the high mark */
+    int added;  /* to the loop; the I/O thread's */
+    int started; /* was ever posted */
+    int posted;
+    struct sb_post post;
+};
+
+/* ---- the buffer; lock held in all of it ---- */
+
+/* How much may be buffered: more than the high mark only while a reader needs it. */
+static size_t limit(const struct sb_stream *s)
+{
+    size_t need = 0;
+    if (s->reader != NULL && s->mode != SB_READ_SOME)
+        need = s->mode == SB_READ_EXACT || s->want == SIZE_MAX ? s->want : s->want + 1;
+    return need > s->high ? need : s->high;
+}
+
+/* Room for `room` bytes behind the unread ones. Moves them only when that frees more than it moves. */
+static int make_room(struct sb_stream *s, size_t room)
+{
+    if (s->cap - s->start - s->len >= room)
+        return 0;
+    if (s->start >= s->len && s->cap - s->len >= room) {
+        memmove(s->buf, s->buf + s->start, s->len);
+        s->start = 0;
+        return 0;
+    }
+    size_t cap = s->len + room > s->cap * 2 ? s->len + room : s->cap * 2;
+    char *buf = malloc(cap);
+    if (buf == NULL)
+        return -1;
+    if (s->len > 0)
+        memcpy(buf, s->buf + s->start, s->len);
+    free(s->buf);
+    s->buf = buf;
+    s->cap = cap;
+    s->start = 0;
+    return 0;
+}
+
+static void drop_buffer(struct sb_stream *s)
+{
+    free(s->buf);
+    s->buf = NULL;
+    s->cap = s->start = s->len = s->scanned = 0;
+}
+
+/* Reads until the descriptor has no more or the limit is reached. */
+static void fill(struct sb_stream *s)
+{
+    size_t most = limit(s), turn = 0;
+    while (s->readable && !s->closed && !s->eof && s->read_error == 0 && s->len < most && turn < TURN_MOST) {
+        size_t room = most - s->len < s->room ? most - s->len : s->room;
+        if (make_room(s, room) < 0) {
+            s->read_error = ENOMEM;
+            break;
+        }
+        ssize_t n = sb_transfer_read(&s->transfer, s->source.fd, s->buf + s->start + s->len, room);
+        if (n > 0) {
+            s->len += (size_t)n;
+            turn += (size_t)n;
+            if ((size_t)n == s->room && s->room < READ_MOST)
+                s->room *= 2;
+            if ((size_t)n < room)
+                break; /* likely all there was; the loop will tell when there is more */
+        } else if (n == 0 || errno == EIO) { /* a terminal's end */
+            s->eof = 1;
+        } else if (errno == EAGAIN) {
+            break;
+        } else {
+            s->read_error = errno;
+        }
+    }
+    if (s->len == 0 && (s->eof || s->read_error != 0))
+        drop_buffer(s);
+}
+
+/* Moves `n` bytes into the result. */
+static void take(struct sb_stream *s, size_t n, struct sb_result *r)
+{
+    if (s->start == 0 && n == s->len && n > 0 && n >= s->cap / 2) {
+        r->bytes = s->buf;
+        s->buf = NULL;
+        s->cap = s->len = s->scanned = 0;
+    } else {
+        r->bytes = malloc(n > 0 ? n : 1);
+        if (r->bytes == NULL) {
+            sb_fail_errno(&r->error, ENOMEM, "read", "cannot take what was read");
+            return;
+        }
+        if (n > 0)
+            memcpy(r->bytes, s->buf + s->start, n);
+        s->start = n < s->len ? s->start + n : 0;
+        s->len -= n;
+        s->scanned -= s->scanned < n ? s->scanned : n;
+        if (s->len == 0 && s->eof)
+            drop_buffer(s);
+    }
+    r->bytes_len = n;
+}
+
+static void too_long(struct sb_result *r, const char *what, size_t n)
+{
+    sb_fail(&r->error, SB_ERR_LIMIT_EXCEEDED, "%s is longer than %zu bytes", what, n);
+}
+
+/* What is left when no more will come. */
+static int take_rest(struct sb_stream *s, struct sb_result *r)
+{
+    if (s->eof) {
+        if (s->len > 0)
+            take(s, s->len, r);
+        return 1;
+    }
+    if (s->read_error == 0)
+        return 0;
+    sb_fail_errno(&r->error, s->read_error, "read", "cannot read");
+    if (s->read_error == ENOMEM)
+        s->read_error = 0; /* passes */
+    return 1;
+}
+
+static int read_line(struct sb_stream *s, size_t n, struct sb_result *r)
+{
+    const char *from = s->buf + s->start;
+    const char *newline = s->len > s->scanned ? memchr(from + s->scanned, '\n', s->len - s->scanned) : NULL;
+    s->scanned = newline != NULL ? (size_t)(newline - from) : s->len;
+    if (newline != NULL && s->scanned < n)
+        take(s, s->scanned + 1, r);
+    else if (newline != NULL || s->len > n)
+        too_long(r, "the line", n);
+    else
+        return take_rest(s, r);
+    return 1;
+}
+
+/* 1 and the result, or 0: would wait. */
+static int serve(struct sb_stream *s, enum sb_read_mode mode, size_t n, struct sb_result *r)
+{
+    if (s->closed)
+        sb_fail(&r->error, SB_ERR_CLOSED, "the stream is closed");
+    else if (!s->readable)
+        sb_fail(&r->error, SB_ERR_INVALID_ARGUMENT, "the stream is not for reading");
+    else if (mode == SB_READ_LINE)
+        return read_line(s, n, r);
+    else if (mode == SB_READ_SOME && (s->len > 0 || n == 0))
+        take(s, n < s->len ? n : s->len, r);
+    else if (mode == SB_READ_EXACT && s->len >= n)
+        take(s, n, r);
+    else if (mode == SB_READ_ALL && s->len > n)
+        too_long(r, "the rest", n);
+    else
+        return take_rest(s, r);
+    return 1;
+}
+
+/* ---- turns of the I/O thread; lock held, finished operations go to *finished ---- */
+
+static void finish(struct sb_op *op, struct sb_op **finished)
+{
+    op->next = *finished;
+    *finished = op;
+}
+
+static void finish_chunk(struct sb_stream *s, int error, struct sb_op **finished)
+{
+    struct chunk *chunk = s->head;
+    struct sb_result *r = sb_op_result(chunk->op);
+    r->number = (double)chunk->done;
+    r->has_number = 1;
+    if (error == EPIPE || error == ECONNRESET)
+        sb_fail_errno(&r->error, error, "write", "nobody reads the other end");
+    else if (error != 0)
+        sb_fail_errno(&r->error, error, "write", "cannot write");
+    s->head = chunk->next;
+    if (s->head == NULL)
+        s->tail = &s->head;
+    finish(chunk->op, finished);
+    explicit_bzero(chunk->data, chunk->len); /* what goes to a program's stdin may be secret */
+    free(chunk);
+}
+
+static void flush(struct sb_stream *s, struct sb_op **finished)
+{
+    size_t turn = 0;
+    while (s->head != NULL && turn < TURN_MOST) {
+        struct chunk *chunk = s->head;
+        ssize_t n = -1;
+        int error = s->write_error;
+        if (error == 0) {
+            n = sb_transfer_write(&s->transfer, s->source.fd, chunk->data + chunk->done,
+                                  chunk->len - chunk->done);
+            error = n < 0 ? errno : 0;
+        }
+        if (n >= 0) {
+            chunk->done += (size_t)n;
+            turn += (size_t)n;
+            if (chunk->done == chunk->len)
+                finish_chunk(s, 0, finished);
+        } else if (error == EAGAIN) {
+            break;
+        } else {
+            s->write_error = error;
+            finish_chunk(s, error, finished);
+        }
+    }
+}
+
+static void close_fd(struct sb_stream *s)
+{
+    if (s->added)
+        sb_source_remove(&s->source);
+    s->added = 0;
+    if (s->source.fd >= 0)
+        close(s->source.fd);
+    s->source.fd = -1;
+    sb_transfer_close(&s->transfer);
+}
+
+static void shut(struct sb_stream *s, struct sb_op **finished)
+{
+    if (s->reader != NULL) {
+        sb_fail(&sb_op_result(s->reader)->error, SB_ERR_CLOSED, "the stream was closed");
+        finish(s->reader, finished);
+        s->reader = NULL;
+    }
+    s->write_error = EPIPE;
+    flush(s, finished);
+    while (s->head != NULL)
+        finish_chunk(s, EPIPE, finished);
+    close_fd(s);
+    drop_buffer(s);
+}
+
+static void watch(struct sb_stream *s)
+{
+    uint32_t events = 0;
+    size_t most = limit(s);
+    if (s->paused ? s->len <= most / 2 : s->len < most)
+        s->paused = 0;
+    else
+        s->paused = 1;
+    if (s->readable && !s->eof && s->read_error == 0 && !s->paused)
+        events |= EPOLLIN;
+    if (s->head != NULL)
+        events |= EPOLLOUT;
+    if (s->added) {
+        sb_source_change(&s->source, events);
+    } else if (events != 0) {
+        struct sb_error err;
+        s->source.events = events;
+        if (sb_source_add(&s->source, &err) == 0)
+            s->added = 1;
+        else
+            s->read_error = s->write_error = err.sys;
+    }
+}
+
+static void advance(struct sb_stream *s, struct sb_op **finished)
+{
+    if (s->closed) {
+        shut(s, finished);
+        return;
+    }
+    fill(s);
+    flush(s, finished);
+    watch(s);
+    if (s->write_error != 0 && s->head != NULL) /* could not be watched */
+        flush(s, finished);
+    if (s->reader != NULL && serve(s, s->mode, s->want, sb_op_result(s->reader))) {
+        finish(s->reader, finished);
+        s->reader = NULL;
+        watch(s);
+    }
+    if (s->half_close && !s->half_closed && s->head == NULL) {
+        s->half_closed = 1;
+        if (!s->readable)
+            close_fd(s);
+        else
+            shutdown(s->source.fd, SHUT_WR);
+    }
+}
+
+/* Completes what was finished and drops the operations' references to the stream. Lock not held. */
+static void complete_all(struct sb_stream *s, struct sb_op *finished)
+{
+    while (finished != NULL) {
+        struct sb_op *next = finished->next;
+        sb_op_complete(finished);
+        sb_object_unref(s);
+        finished = next;
+    }
+}
+
+static void ready(struct sb_source *source, uint32_t events)
+{
+    struct sb_stream *s = sb_container(source, struct sb_stream, source);
+    struct sb_op *finished = NULL;
+    (void)events;
+    pthread_mutex_lock(&s->lock);
+    advance(s, &finished);
+    pthread_mutex_unlock(&s->lock);
+    complete_all(s, finished); /* may have been the last references: hands off */
+}
+
+static void turn(struct sb_post *post)
+{
+    struct sb_stream *s = sb_container(post, struct sb_stream, post);
+    struct sb_op *finished = NULL;
+    pthread_mutex_lock(&s->lock);
+    s->posted = 0;
+    advance(s, &finished);
+    pthread_mutex_unlock(&s->lock);
+    complete_all(s, finished);
+    sb_object_unref(s);
+}
+
+/* Lock held: has `turn` run on the I/O thread. */
+static int kick(struct sb_stream *s, struct sb_error *err)
+{
+    if (s->posted)
+        return 0;
+    s->post.fn = turn;
+    sb_object_ref(s);
+    int error = sb_loop_post_node(&s->post, err);
+    if (error != 0) {
+        s->object.refs--; /* the caller has one, so not the last */
+        return error;
+    }
+    s->posted = s->started = 1;
+    return 0;
+}
+
+/* ---- life ---- */
+
+static void free_stream(struct sb_stream *s)
+{
+    close_fd(s);
+    drop_buffer(s);
+    if (s->object.generation == sb_generation())
+        pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+static void free_on_loop(struct sb_post *post)
+{
+    free_stream(sb_container(post, struct sb_stream, post));
+}
+
+static void destroy(struct sb_object *object)
+{
+    struct sb_stream *s = (struct sb_stream *)object;
+    if (s->object.generation != sb_generation()) {
+        s->added = 0; /* to the parent's loop; if it was, the descriptor is closed and -1 */
+        free_stream(s);
+    } else if (!s->started) {
+        free_stream(s);
+    } else {
+        s->post.fn = free_on_loop;
+        sb_loop_post_node(&s->post, NULL); /* refused when the process exits: then it may as well stay */
+    }
+}
+
+const struct sb_object_type sb_stream_type = {"stream", destroy};
+
+struct sb_stream *sb_stream_new(int fd, int readable, int writable, size_t high, struct sb_error *err)
+{
+    struct sb_stream *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        close(fd);
+        sb_fail_errno(err, ENOMEM, "stream", "cannot make a stream");
+        return NULL;
+    }
+    sb_object_init(&s->object, &sb_stream_type);
+    pthread_mutex_init(&s->lock, NULL);
+    s->source.fd = fd;
+    s->source.ready = ready;
+    sb_transfer_init(&s->transfer, fd);
+    s->readable = readable;
+    s->writable = writable;
+    s->high = high > 0 ? high : HIGH_DEFAULT;
+    s->room = READ_LEAST;
+    s->tail = &s->head;
+    return s;
+}
+
+static int is_forked(const struct sb_stream *s)
+{
+    return s->object.generation != sb_generation();
+}
+
+/* ---- reading ---- */
+
+static void cancel_read(struct sb_op *op, void *owner)
+{
+    struct sb_stream *s = owner;
+    struct sb_error err;
+    pthread_mutex_lock(&s->lock);
+    int mine = s->reader == op;
+    if (mine)
+        s->reader = NULL;
+    pthread_mutex_unlock(&s->lock);
+    if (!mine)
+        return; /* served already, about to complete */
+    sb_fail(&err, SB_ERR_CANCELLED, "the read was cancelled");
+    sb_op_fail(op, &err);
+    sb_object_unref(s);
+}
+
+struct sb_op *sb_stream_read(struct sb_stream *s, struct sb_mailbox *mailbox, enum sb_read_mode mode, size_t n)
+{
+    struct sb_op *op = sb_op_new(mailbox, cancel_read, s);
+    int done = 1;
+    if (op == NULL)
+        return NULL;
+    struct sb_result *r = sb_op_result(op);
+    if (is_forked(s)) {
+        sb_op_fail_forked(op);
+        return op;
+    }
+    pthread_mutex_lock(&s->lock);
+    if (s->reader != NULL) {
+        sb_fail(&r->error, SB_ERR_BUSY, "another read of this stream has not ended");
+    } else {
+        s->reader = op;
+        s->mode = mode;
+        s->want = n;
+        if (!serve(s, mode, n, r)) {
+            fill(s);
+            done = serve(s, mode, n, r) || kick(s, &r->error) != 0;
+        }
+        if (done)
+            s->reader = NULL;
+        else
+            sb_object_ref(s);
+        if (done && s->paused && s->len <= s->high / 2)
+            kick(s, NULL);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (done)
+        sb_op_complete(op);
+    return op;
+}
+
+int sb_stream_try_read(struct sb_stream *s, enum sb_read_mode mode, size_t n, struct sb_result *result)
+{
+    if (is_forked(s)) {
+        sb_fail(&result->error, SB_ERR_FORKED, "made before this process was forked");
+        return 1;
+    }
+    pthread_mutex_lock(&s->lock);
+    int done = 1;
+    if (s->reader != NULL) {
+        sb_fail(&result->error, SB_ERR_BUSY, "another read of this stream has not ended");
+    } else {
+        done = serve(s, mode, n, result);
+        if (!done) {
+            fill(s);
+            done = serve(s, mode, n, result);
+        }
+        if (done ? s->paused && s->len <= s->high / 2 : !s->started)
+            kick(s, NULL);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return done;
+}
+
+int sb_stream_at_end(const struct sb_stream *stream)
+{
+    struct sb_stream *s = (struct sb_stream *)stream;
+    if (is_forked(s))
+        return 0;
+    pthread_mutex_lock(&s->lock);
+    int end = s->eof && s->len == 0;
+    pthread_mutex_unlock(&s->lock);
+    return end;
+}
+
+/* ---- writing ---- */
+
+static void cancel_write(struct sb_op *op, void *owner)
+{
+    struct chunk *chunk = owner;
+    struct sb_stream *s = chunk->stream;
+    struct sb_result *r = sb_op_result(op);
+    pthread_mutex_lock(&s->lock);
+    struct chunk **at = &s->head;
+    while (*at != chunk)
+        at = &(*at)->next;
+    if (at == &s->head)
+        sb_transfer_discard(&s->transfer);
+    *at = chunk->next;
+    if (chunk->next == NULL)
+        s->tail = at;
+    r->number = (double)chunk->done;
+    r->has_number = 1;
+    kick(s, NULL); /* the next one may go, or the half-close */
+    pthread_mutex_unlock(&s->lock);
+    explicit_bzero(chunk->data, chunk->len);
+    free(chunk);
+    sb_fail(&r->error, SB_ERR_CANCELLED, "the write was cancelled");
+    sb_op_complete(op);
+    sb_object_unref(s);
+}
+
+/* Lock held. Why nothing can be written, or 0. */
+static int refuse_write(const struct sb_stream *s, struct sb_error *err)
+{
+    if (!s->writable)
+        return sb_fail(err, SB_ERR_INVALID_ARGUMENT, "the stream is not for writing");
+    if (s->closed || s->half_close)
+        return sb_fail(err, SB_ERR_CLOSED, "the stream is closed");
+    if (s->write_error != 0)
+        return sb_fail_errno(err, s->write_error, "write", "an earlier write failed");
+    return 0;
+}
+
+struct sb_op *sb_stream_write(struct sb_stream *s, struct sb_mailbox *mailbox, const void *data, size_t len)
+{
+    struct chunk *chunk = len < SIZE_MAX - sizeof *chunk ? malloc(sizeof *chunk + len) : NULL;
+    struct sb_op *op = chunk != NULL ? sb_op_new(mailbox, cancel_write, chunk) : NULL;
+    if (op == NULL) {
+        free(chunk);
+        return NULL;
+    }
+    *chunk = (struct chunk){.stream = s, .op = op, .len = len};
+    if (len > 0)
+        memcpy(chunk->data, data, len);
+    struct sb_result *r = sb_op_result(op);
+    r->has_number = 1;
+    if (is_forked(s)) {
+        free(chunk);
+        sb_op_fail_forked(op);
+        return op;
+    }
+    pthread_mutex_lock(&s->lock);
+    int queued = refuse_write(s, &r->error) == 0 && len > 0 && kick(s, &r->error) == 0;
+    if (queued) {
+        *s->tail = chunk;
+        s->tail = &chunk->next;
+        sb_object_ref(s);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (!queued) {
+        explicit_bzero(chunk->data, len);
+        free(chunk);
+        sb_op_complete(op);
+    }
+    return op;
+}
+
+/* ---- closing ---- */
+
+void sb_stream_close_write(struct sb_stream *s)
+{
+    if (is_forked(s))
+        return;
+    pthread_mutex_lock(&s->lock);
+    if (s->writable && !s->half_close && !s->closed) {
+        s->half_close = 1;
+        kick(s, NULL);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+void sb_stream_close(struct sb_stream *s)
+{
+    if (is_forked(s))
+        return;
+    pthread_mutex_lock(&s->lock);
+    if (!s->closed) {
+        s->closed = 1;
+        kick(s, NULL);
+    }
+    pthread_mutex_unlock(&s->lock);
+}

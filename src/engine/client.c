@@ -18,7 +18,7 @@
 #define BACKOFF_MAX (60000 * MS)
 
 enum state {
-    IDLE_STATE, /* no connection; nothing is going on, or (timer) a new attempt is due */
+    IDLE_STATE = 0, /* no connection; nothing is going on, or (timer) a new attempt is due */
     LATER_STATE, /* the supervisor's queue was full: the timer tries again */
     STARTING,
     GREETING,
@@ -38,8 +38,6 @@ struct sb_client {
     int rounds, laters;
     uint64_t backoff;
     struct sb_call hello;
-    unsigned char *hello_fields; /* the supervisor's answer */
-    size_t hello_len;
     uint64_t hello_linger;
     struct sb_client_call *waiting, **waiting_last;
     size_t calls; /* waiting or in flight */
@@ -160,7 +158,6 @@ static void send_call(struct sb_client *client, struct sb_client_call *call)
 {
     struct sb_error err = {SB_OK};
     call->tries++;
-    call->sent = 1;
     if (sb_conn_call(&client->conn, &call->call, call->msg, call->len, NULL, 0, &err) < 0)
         fail_call(call, &err);
 }
@@ -172,7 +169,6 @@ void sb_client_call(struct sb_client *client, struct sb_client_call *call)
     call->client = client;
     call->call.answer = answered;
     call->tries = 0;
-    call->sent = 0;
     client->calls++;
     if (client->state == READY) {
         sb_timer_clear(&client->timer);
@@ -270,14 +266,14 @@ static void lost(struct sb_conn *conn, const struct sb_error *err)
     struct sb_client *client = (struct sb_client *)((char *)conn - offsetof(struct sb_client, conn));
     enum state was = client->state;
     sb_timer_clear(&client->timer);
-    client->state = was == GREETING ? STARTING : IDLE_STATE; /* no attempt from inside fail_all */
+    client->state = STARTING; /* so that nobody who asks again starts an attempt from inside fail_all */
     sb_conn_fail_all(conn, err);
+    client->state = IDLE_STATE;
     if (was == GREETING && err->kind == SB_ERR_PROTOCOL) {
         give_up(client, err);
     } else if (was == GREETING) {
         start_one(client); /* it left as we came */
     } else if (client->waiting != NULL || client->needs > 0) {
-        client->state = IDLE_STATE;
         attempt(client);
     }
 }
@@ -305,13 +301,6 @@ static void greeted(struct sb_call *call, const struct sb_answer *answer)
         sb_conn_close(&client->conn, &err);
         give_up(client, &err);
         return;
-    }
-    free(client->hello_fields);
-    client->hello_len = 0;
-    client->hello_fields = malloc(answer->raw_len ? answer->raw_len : 1);
-    if (client->hello_fields != NULL) {
-        memcpy(client->hello_fields, answer->raw, answer->raw_len);
-        client->hello_len = answer->raw_len;
     }
     close_dirs(client);
     sb_timer_clear(&client->timer);
@@ -404,12 +393,6 @@ static void timer_fired(struct sb_timer *timer)
     case STARTING:
         break;
     }
-}
-
-const unsigned char *sb_client_hello(const struct sb_client *client, size_t *len)
-{
-    *len = client->hello_len;
-    return client->hello_fields;
 }
 
 struct sb_client *sb_client_get(const struct sb_engine *engine)

@@ -32,16 +32,12 @@ struct sb_client_call {
     size_t len;
     int again;
     int tries;
-    int sent;
     struct sb_client_call *next;
 };
 void sb_client_call(struct sb_client *client, struct sb_client_call *call);
 
 /* A message of `type` around a run of fields, malloc'ed; NULL: out of memory. */
 unsigned char *sb_client_message(uint16_t type, const void *fields, size_t len, size_t *msg_len);
-
-/* The fields of the supervisor's greeting; valid while a call is being answered. */
-const unsigned char *sb_client_hello(const struct sb_client *client, size_t *len);
 
 /* While anything needs it, the connection stays, and comes back. */
 void sb_client_need(struct sb_client *client);

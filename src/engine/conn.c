@@ -539,15 +539,11 @@ take:
 static void ready(struct sb_source *source, uint32_t events)
 {
     struct sb_conn *conn = (struct sb_conn *)source; /* its first member */
-    struct sb_object *owner = conn->owner;
-    if (owner != NULL)
-        sb_object_ref(owner);
     if (events & EPOLLOUT)
         flush(conn);
     if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
         for (int turns = 0; turns < PARTS_PER_TURN && receive(conn); turns++)
             ;
-    sb_object_unref(owner);
 }
 
 int sb_conn_open(struct sb_conn *conn, const struct sb_conn_type *type, struct sb_object *owner, int fd,

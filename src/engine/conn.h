@@ -50,7 +50,7 @@ enum sb_conn_state { SB_CONN_NEW, SB_CONN_OPEN, SB_CONN_LOST };
 struct sb_conn_slot;
 struct sb_conn_out;
 
-/* Embedded in an owner that outlives it. */
+/* Embedded in an owner that outlives it: whose destroy hands the freeing over to the I/O thread. */
 struct sb_conn {
     struct sb_source source; /* [io]; the descriptor is also used under the lock */
     const struct sb_conn_type *type;

@@ -95,6 +95,16 @@ SUPERVISOR_OBJ := $(SUPERVISOR_SRC:%.c=build/supervisor/obj/%.o)
 
 missing = $(if $(strip $(2)),,@echo 'make: $(1) has no sources' >&2; exit 1)
 
+# Objects are made anew when the flags are others than last time.
+quoted = '$(subst ','\'',$(1))'
+.PHONY: FORCE
+FORCE:
+$(O)/flags: FLAGS = $(CC) $(LIB_CFLAGS) $(CURL_CFLAGS)
+$(L)/obj/flags: FLAGS = $(CC) $(LIB_CFLAGS) $(LUA_CFLAGS)
+$(O)/flags $(L)/obj/flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' $(call quoted,$(FLAGS)) | cmp -s - $@ || printf '%s\n' $(call quoted,$(FLAGS)) > $@
+
 .PHONY: all core http guest supervisor
 all: core http
 core: $(L)/sandbar/core.so
@@ -119,16 +129,16 @@ $(O)/libcore.a: $(RUNTIME_OBJ) $(ENGINE_OBJ) $(IMAGE_OBJ)
 	@rm -f $@
 	$(AR) rcs $@ $^
 
-$(O)/src/http/%.o: src/http/%.c
+$(O)/src/http/%.o: src/http/%.c $(O)/flags
 	@mkdir -p $(@D)
 	$(CC) $(LIB_CFLAGS) $(CURL_CFLAGS) -MMD -MP -c -o $@ $<
-$(O)/src/%.o: src/%.c
+$(O)/src/%.o: src/%.c $(O)/flags
 	@mkdir -p $(@D)
 	$(CC) $(LIB_CFLAGS) -MMD -MP -c -o $@ $<
 $(O)/src/engine/%.o: src/engine/%.S build/guest/pid1 build/supervisor/supervisor
 	@mkdir -p $(@D)
 	$(CC) -I. -MMD -MP -c -o $@ $<
-$(L)/obj/src/lua/%.o: src/lua/%.c
+$(L)/obj/src/lua/%.o: src/lua/%.c $(L)/obj/flags
 	@mkdir -p $(@D)
 	$(CC) $(LIB_CFLAGS) $(LUA_CFLAGS) -MMD -MP -c -o $@ $<
 
@@ -168,7 +178,7 @@ C_TEST_BIN := $(C_TESTS:spec/c/%.c=$(B)/c/%)
 .PHONY: c-tests check check-long tsan asan valgrind demo bench fuzz docs
 c-tests: $(C_TEST_BIN) build/spec/bound
 
-$(O)/spec/c/%.o: spec/c/%.c
+$(O)/spec/c/%.o: spec/c/%.c $(O)/flags
 	@mkdir -p $(@D)
 	$(CC) $(LIB_CFLAGS) -Ispec/c -MMD -MP -c -o $@ $<
 $(B)/c/%: $(O)/spec/c/%.o $(O)/libcore.a

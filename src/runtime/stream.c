@@ -37,7 +37,7 @@ struct sb_stream {
     struct sb_transfer transfer;
     int readable, writable;
 
-    char *buf; /* buf[start .. start + len) is unread */
+    unsigned char *buf; /* buf[start .. start + len) is unread */
     size_t cap, start, len;
     size_t scanned; /* so many of these bytes hold no newline */
     size_t high;
@@ -82,7 +82,7 @@ static int make_room(struct sb_stream *s, size_t room)
         return 0;
     }
     size_t cap = s->len + room > s->cap * 2 ? s->len + room : s->cap * 2;
-    char *buf = malloc(cap);
+    unsigned char *buf = malloc(cap);
     if (buf == NULL)
         return -1;
     if (s->len > 0)
@@ -178,9 +178,10 @@ static int take_rest(struct sb_stream *s, struct sb_result *r)
 
 static int read_line(struct sb_stream *s, size_t n, struct sb_result *r)
 {
-    const char *from = s->buf + s->start;
-    const char *newline = s->len > s->scanned ? memchr(from + s->scanned, '\n', s->len - s->scanned) : NULL;
-    s->scanned = newline != NULL ? (size_t)(newline - from) : s->len;
+    const unsigned char *newline = NULL;
+    if (s->len > s->scanned)
+        newline = memchr(s->buf + s->start + s->scanned, '\n', s->len - s->scanned);
+    s->scanned = newline != NULL ? (size_t)(newline - (s->buf + s->start)) : s->len;
     if (newline != NULL && s->scanned < n)
         take(s, s->scanned + 1, r);
     else if (newline != NULL || s->len > n)
@@ -280,8 +281,6 @@ static void shut(struct sb_stream *s, struct sb_op **finished)
         finish(s->reader, finished);
         s->reader = NULL;
     }
-    s->write_error = EPIPE;
-    flush(s, finished);
     while (s->head != NULL)
         finish_chunk(s, EPIPE, finished);
     close_fd(s);
@@ -292,10 +291,8 @@ static void watch(struct sb_stream *s)
 {
     uint32_t events = 0;
     size_t most = limit(s);
-    if (s->paused ? s->len <= most / 2 : s->len < most)
-        s->paused = 0;
-    else
-        s->paused = 1;
+    /* below half before it goes on, unless somebody waits for what is still to come */
+    s->paused = s->paused && s->reader == NULL ? s->len > most / 2 : s->len >= most;
     if (s->readable && !s->eof && s->read_error == 0 && !s->paused)
         events |= EPOLLIN;
     if (s->head != NULL)

@@ -67,6 +67,9 @@ CURL_LIBS ?= $(shell $(PKG_CONFIG) --libs libcurl libcrypto 2>/dev/null || echo 
 SECCOMP_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags libseccomp 2>/dev/null)
 SECCOMP_LIBS ?= $(shell $(PKG_CONFIG) --libs libseccomp 2>/dev/null || echo -lseccomp)
 
+# make VERBOSE=1 shows commands instead of what they are for.
+show = $(if $(VERBOSE),,@printf '  %-7s %s\n' $(1) $(or $(2),$@);)
+
 # --- what is built from what: every part is found by its directory ----------------------------------
 
 B := build$(addprefix /,$(V))
@@ -116,58 +119,58 @@ $(L)/sandbar/core.so: $(RUNTIME_OBJ) $(ENGINE_OBJ) $(IMAGE_OBJ) $(BIND_OBJ)
 	$(call missing,src/lua,$(BIND_SRC))
 	$(call missing,src/runtime,$(RUNTIME_SRC))
 	@mkdir -p $(@D)
-	$(CC) -o $@ $^ $(LIB_LDFLAGS) -ldl
+	$(call show,link)$(CC) -o $@ $^ $(LIB_LDFLAGS) -ldl
 
 $(L)/sandbar/http.so: $(HTTP_OBJ) $(HTTP_BIND_OBJ)
 	$(call missing,src/http,$(HTTP_SRC))
 	$(call missing,src/lua/http.c,$(HTTP_BIND_SRC))
 	@mkdir -p $(@D)
-	$(CC) -o $@ $^ $(LIB_LDFLAGS) $(CURL_LIBS)
+	$(call show,link)$(CC) -o $@ $^ $(LIB_LDFLAGS) $(CURL_LIBS)
 
 # Everything without Lua, for the unit tests in C: the linker takes what a test needs.
 $(O)/libcore.a: $(RUNTIME_OBJ) $(ENGINE_OBJ) $(IMAGE_OBJ)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call show,ar)$(AR) rcs $@ $^
 
 $(O)/src/http/%.o: src/http/%.c $(O)/flags
 	@mkdir -p $(@D)
-	$(CC) $(LIB_CFLAGS) $(CURL_CFLAGS) -MMD -MP -c -o $@ $<
+	$(call show,cc,$<)$(CC) $(LIB_CFLAGS) $(CURL_CFLAGS) -MMD -MP -c -o $@ $<
 $(O)/src/%.o: src/%.c $(O)/flags
 	@mkdir -p $(@D)
-	$(CC) $(LIB_CFLAGS) -MMD -MP -c -o $@ $<
+	$(call show,cc,$<)$(CC) $(LIB_CFLAGS) -MMD -MP -c -o $@ $<
 $(O)/src/engine/%.o: src/engine/%.S build/guest/pid1 build/supervisor/supervisor
 	@mkdir -p $(@D)
-	$(CC) -I. -MMD -MP -c -o $@ $<
+	$(call show,cc,$<)$(CC) -I. -MMD -MP -c -o $@ $<
 $(L)/obj/src/lua/%.o: src/lua/%.c $(L)/obj/flags
 	@mkdir -p $(@D)
-	$(CC) $(LIB_CFLAGS) $(LUA_CFLAGS) -MMD -MP -c -o $@ $<
+	$(call show,cc,$<)$(CC) $(LIB_CFLAGS) $(LUA_CFLAGS) -MMD -MP -c -o $@ $<
 
 # Pid 1 of a sandbox: its own flags (PID1_CFLAGS, PID1_LDFLAGS), no C library.
 -include src/guest/flags.mk
 build/guest/pid1: $(GUEST_OBJ)
 	$(call missing,src/guest,$(GUEST_SRC))
-	$(CC) -o $@.elf $^ $(PID1_LDFLAGS)
-	objcopy --strip-all $@.elf $@
+	$(call show,link)$(CC) -o $@.elf $^ $(PID1_LDFLAGS)
+	@objcopy --strip-all $@.elf $@
 build/guest/obj/%.o: %
 	@mkdir -p $(@D)
-	$(CC) -std=c11 $(WARN) -Isrc $(PID1_CFLAGS) -MMD -MP -c -o $@ $<
+	$(call show,cc,$<)$(CC) -std=c11 $(WARN) -Isrc $(PID1_CFLAGS) -MMD -MP -c -o $@ $<
 
 # The supervisor, with the system call filter that is compiled at build time.
 build/supervisor/supervisor: $(SUPERVISOR_OBJ)
 	$(call missing,src/engine/supervisor,$(SUPERVISOR_SRC))
-	$(CC) -static -o $@.elf $^ -Wl,-z,relro -Wl,-z,now $(LDFLAGS)
-	objcopy --strip-all $@.elf $@
+	$(call show,link)$(CC) -static -o $@.elf $^ -Wl,-z,relro -Wl,-z,now $(LDFLAGS)
+	@objcopy --strip-all $@.elf $@
 build/supervisor/obj/%.o: %.c build/filter/filter.h
 	@mkdir -p $(@D)
-	$(CC) $(BASE_CFLAGS) $(OPT) $(HARDEN) -Ibuild/filter -MMD -MP -c -o $@ $<
+	$(call show,cc,$<)$(CC) $(BASE_CFLAGS) $(OPT) $(HARDEN) -Ibuild/filter -MMD -MP -c -o $@ $<
 
 build/filter/generate: $(FILTER_SRC)
 	$(call missing,src/engine/filter,$(FILTER_SRC))
 	@mkdir -p $(@D)
-	$(CC) $(BASE_CFLAGS) $(SECCOMP_CFLAGS) -MMD -MP -MF $@.d -o $@ $(FILTER_SRC) $(SECCOMP_LIBS)
+	$(call show,link)$(CC) $(BASE_CFLAGS) $(SECCOMP_CFLAGS) -MMD -MP -MF $@.d -o $@ $(FILTER_SRC) $(SECCOMP_LIBS)
 build/filter/filter.h: build/filter/generate
-	build/filter/generate > $@.new
-	mv $@.new $@
+	$(call show,filter)build/filter/generate > $@.new
+	@mv $@.new $@
 
 
 # --- tests ----------------------------------------------------------------------------------------
@@ -180,18 +183,18 @@ c-tests: $(C_TEST_BIN) build/spec/bound
 
 $(O)/spec/c/%.o: spec/c/%.c $(O)/flags
 	@mkdir -p $(@D)
-	$(CC) $(LIB_CFLAGS) -Ispec/c -MMD -MP -c -o $@ $<
+	$(call show,cc,$<)$(CC) $(LIB_CFLAGS) -Ispec/c -MMD -MP -c -o $@ $<
 $(B)/c/%: $(O)/spec/c/%.o $(O)/libcore.a
 	@mkdir -p $(@D)
-	$(CC) -o $@ $< $(O)/libcore.a -pthread -ldl $(SANITIZE) $(LDFLAGS)
+	$(call show,link)$(CC) -o $@ $< $(O)/libcore.a -pthread -ldl $(SANITIZE) $(LDFLAGS)
 build/spec/bound: spec/support/bound.c
 	@mkdir -p $(@D)
-	$(CC) $(BASE_CFLAGS) $(OPT) -o $@ $<
+	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -o $@ $<
 
 # Attacks tried from inside a sandbox: one static program.
 build/spec/probe: spec/escape/probe.c
 	@mkdir -p $(@D)
-	$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
+	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
 SPEC_PROGRAMS := build/spec/bound $(if $(wildcard spec/escape/probe.c),build/spec/probe)
 
 MAKE_HERE = $(MAKE) --no-print-directory
@@ -237,10 +240,10 @@ demo: deps
 BENCH_TOOLS := $(patsubst bench/%.c,build/bench/%,$(filter-out bench/benchlib.c,$(wildcard bench/*.c)))
 build/bench/benchlib.so: bench/benchlib.c
 	@mkdir -p $(@D)
-	$(CC) $(LIB_CFLAGS) $(LUA_CFLAGS) $(CURL_CFLAGS) -fvisibility=default -Wno-missing-prototypes -o $@ $< -shared -pthread $(CURL_LIBS)
+	$(call show,link)$(CC) $(LIB_CFLAGS) $(LUA_CFLAGS) $(CURL_CFLAGS) -fvisibility=default -Wno-missing-prototypes -o $@ $< -shared -pthread $(CURL_LIBS)
 build/bench/%: bench/%.c
 	@mkdir -p $(@D)
-	$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
+	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
 bench: all $(BENCH_TOOLS) build/bench/benchlib.so
 	@LUA_PATH="$(CURDIR)/lua/?.lua;$(CURDIR)/lua/?/init.lua;$(CURDIR)/bench/?.lua;;" \
 		LUA_CPATH="$(CURDIR)/$(L)/?.so;$(CURDIR)/build/bench/?.so;;" \

@@ -1,0 +1,145 @@
+-- Attaching to a process by pid, tag or reference: nothing is touched before it is sure to be the one
+-- that is meant.
+
+local errors = require "sandbar.errors"
+local link = require "sandbar.link"
+local process = require "sandbar.process"
+local record = require "sandbar.record"
+local reference = require "sandbar.reference"
+local stream = require "sandbar.stream"
+
+local attach = {}
+
+local function fail(kind, message)
+  return nil, errors.new { kind = kind, op = "attach", message = message }
+end
+
+local function matches(ref, expect, to)
+  if ref.sandbox ~= to.id then
+    return false
+  end
+  return expect.sandbox == nil or expect.sandbox == to.id
+end
+
+local function labels_match(wanted, to, timeout)
+  local r, err = to.driver:info(to.id, timeout)
+  if not r then
+    return nil, err
+  end
+  local labels = record.pairs(r.fields.label)
+  for key, value in pairs(wanted) do
+    if labels[key] ~= value then
+      return false
+    end
+  end
+  return true
+end
+
+-- The engine's record of the process meant, by pid, tag or reference, or NotFound.
+local function find(to, target, expect, timeout)
+  local not_found = "there is no such process in sandbox " .. to.id
+  local ref
+  local fields = {}
+  if type(target) == "number" then
+    fields.pid = target
+  elseif type(target) == "table" then
+    fields.tag = target.tag
+  else
+    local err
+    ref, err = reference.parse(target)
+    if not ref then
+      return nil, err
+    end
+    if not matches(ref, expect, to) then
+      return fail("NotFound", "this reference is not of sandbox " .. to.id)
+    end
+    fields.pid = ref.pid
+  end
+  if expect.sandbox ~= nil and expect.sandbox ~= to.id then
+    return fail("NotFound", "expect.sandbox does not match")
+  end
+  if expect.labels then
+    local same, err = labels_match(expect.labels, to, timeout)
+    if err then
+      return nil, err
+    end
+    if not same then
+      return fail("NotFound", "expect.labels do not match")
+    end
+  end
+  local r, err = to:call("attach", "attach", timeout, fields)
+  if not r then
+    return nil, err
+  end
+  local found = record.process(r.fields)
+  if ref and (ref.boot ~= to.box:boot() or not reference.matches(ref, found)) then
+    return fail("NotFound", not_found)
+  end
+  if expect.cwd and expect.cwd ~= found.cwd then
+    return fail("NotFound", "expect.cwd does not match")
+  end
+  return r
+end
+
+-- A process somebody else was reading when we attached: ask again.
+local function open_lease(state)
+  return function(timeout)
+    local r, err = state._link:call("attach", "read", timeout, { serial = state._serial, lease = 1 })
+    if not r then
+      return nil, err
+    end
+    local out, errs = r.object:stdout(), r.object:stderr()
+    if not out and not errs and (r.fields.running or 0) ~= 0 then
+      return fail("Busy", "somebody else is reading the output of this process")
+    end
+    state._lease = r.object
+    local tails = process.pieces(r.parts)
+    stream.supply(state.stdout, out, tails[1])
+    stream.supply(state.stderr, errs, tails[2])
+    return true
+  end
+end
+
+-- `expect`: { sandbox, labels, cwd }. The output comes to us when nobody else is reading it.
+function attach.attach(to, target, expect, timeout)
+  local deadline = link.deadline(timeout)
+  local r, err = find(to, target, expect or {}, timeout)
+  if not r then
+    return nil, err
+  end
+  local serial = r.fields.serial
+  r, err = to:call("attach", "attach", link.left(deadline), { serial = serial, lease = 1 })
+  if not r then
+    return nil, err
+  end
+  local state = {
+    pid = r.fields.pid,
+    tag = r.fields.tag ~= "" and r.fields.tag or nil,
+    dropped = r.fields.dropped,
+    _link = to,
+    _native = r.object,
+    _serial = serial,
+    _start_ns = r.fields.start_ns,
+    _record = record.process(r.fields),
+    _sandbox = to.handle,
+    _attached = true,
+  }
+  local handle = process.handle(state)
+  local tails = process.pieces(r.parts)
+  local running = (r.fields.running or 0) ~= 0
+  for fd, name in ipairs { "out", "err" } do
+    local native = r.object["std" .. name](r.object)
+    state["std" .. name] = stream.output(name, {
+      native = native,
+      mode = "pipe",
+      open = open_lease(state),
+      stash = tails[fd],
+      ended = not native and not running,
+      process = handle,
+    })
+  end
+  state.stdin = stream.input(r.object:stdin(), handle)
+  return handle
+end
+
+return attach

@@ -1,0 +1,253 @@
+-- A command and its options as the engine's exec request. Everything travels as data: nothing given
+-- here is ever put into a shell's text.
+
+local errors = require "sandbar.errors"
+local duration = require "sandbar.duration"
+local spec = require "sandbar.local.spec"
+
+local SHELL = "/bin/sh"
+local MAX_STRING = 131071 -- bytes of one argument or NAME=value the kernel takes
+local MAX_ENV = 262144
+
+local IO_NULL, IO_PIPE, IO_TAIL, IO_MERGE = 0, 1, 2, 3
+
+local command = {}
+
+-- Options common to exec and start, for check.options.
+command.SCHEMA = {
+  cwd = "string",
+  env = "table",
+  clean_env = "boolean",
+  user = "string",
+  scope = "any",
+  tag = "string",
+  stdin = "any",
+  stdout = "string",
+  stderr = "string",
+  pty = "table",
+  detached = "boolean",
+  time_limit = "any",
+  shell = "string",
+  login = "boolean",
+  timeout = "any",
+}
+
+-- SCHEMA and what one call adds to it.
+function command.schema(extra)
+  local out = {}
+  for key, kind in pairs(command.SCHEMA) do
+    out[key] = kind
+  end
+  for key, kind in pairs(extra) do
+    out[key] = kind
+  end
+  return out
+end
+
+local invalid, unsupported = spec.invalid, spec.unsupported
+
+local function check_vector(argv, what)
+  if #argv == 0 then
+    return invalid("cmd", what .. ": the argument vector is empty")
+  end
+  local out = {}
+  for i, arg in ipairs(argv) do
+    if type(arg) == "number" then
+      arg = tostring(arg)
+    end
+    if type(arg) ~= "string" then
+      return invalid("cmd", ("%s: argument %d is a %s"):format(what, i, type(arg)))
+    end
+    if arg:find("%z") then
+      return invalid("cmd", ("%s: argument %d contains a zero byte"):format(what, i))
+    end
+    if #arg > MAX_STRING then
+      return nil, errors.new {
+        kind = "LimitExceeded",
+        code = "E2BIG",
+        limit = "argument",
+        message = ("%s: argument %d has %d bytes; one argument may have at most %d (use stdin or a file)"
+          ):format(what, i, #arg, MAX_STRING),
+      }
+    end
+    out[i] = arg
+  end
+  for key in pairs(argv) do
+    if out[key] == nil then
+      return invalid("cmd", ("%s: the list has a hole or a key %q"):format(what, tostring(key)))
+    end
+  end
+  if out[1] == "" then
+    return invalid("cmd", what .. ": the name of the program is empty")
+  end
+  return out
+end
+
+-- The stages of a pipeline; one for a plain command. Raises for what is no command at all.
+local function stages_of(fname, cmd, opts)
+  if type(cmd) == "string" then
+    local argv = { opts.shell or SHELL, "-c", cmd }
+    if opts.login then
+      table.insert(argv, 2, "-l")
+    end
+    local vector, err = check_vector(argv, "cmd")
+    return vector and { vector }, err
+  end
+  if type(cmd) ~= "table" then
+    error(("bad argument #1 to '%s' (string or list expected, got %s)"):format(fname, type(cmd)), 4)
+  end
+  if opts.shell or opts.login then
+    return invalid("shell", "shell and login belong to a command given as one string")
+  end
+  if type(cmd[1]) ~= "table" then
+    local vector, err = check_vector(cmd, "cmd")
+    return vector and { vector }, err
+  end
+  local stages = {}
+  for i, stage in ipairs(cmd) do
+    if type(stage) ~= "table" then
+      return invalid("cmd", ("cmd: stage %d of the pipeline is a %s"):format(i, type(stage)))
+    end
+    local vector, err = check_vector(stage, "cmd: stage " .. i)
+    if not vector then
+      return nil, err
+    end
+    stages[i] = vector
+  end
+  return stages
+end
+
+local OUTPUT_MODES = { pipe = IO_PIPE, ignore = IO_NULL, tail = IO_TAIL }
+
+local function output_mode(name, value, allow_tail)
+  if value == nil then
+    return IO_PIPE
+  end
+  if value == "stdout" and name == "stderr" then
+    return IO_MERGE
+  end
+  if value == "spool" then
+    return unsupported(name, name .. " = \"spool\" is not there yet on the local engine")
+  end
+  if value == "inherit" then
+    return unsupported(name, name .. ": a process in a sandbox cannot have the host's streams")
+  end
+  local mode = OUTPUT_MODES[value]
+  if not mode or (mode == IO_TAIL and not allow_tail) then
+    return invalid(name, ("%s: %q is none of the ways output can go here"):format(name, value))
+  end
+  return mode
+end
+
+-- Can this be read like a file?
+local function is_file(value)
+  local kind = type(value)
+  if kind ~= "userdata" and kind ~= "table" then
+    return false
+  end
+  local ok, method = pcall(function()
+    return value.read
+  end)
+  return ok and type(method) == "function"
+end
+
+-- A function that gives the next piece of input, or nil and the whole as a string, or neither.
+function command.source(stdin, fname)
+  local kind = type(stdin)
+  if stdin == nil or stdin == "pipe" then
+    return nil, nil
+  elseif kind == "string" then
+    return nil, stdin
+  elseif kind == "function" then
+    return stdin, nil
+  elseif is_file(stdin) then
+    return function()
+      return stdin:read(65536)
+    end, nil
+  end
+  error(("bad option 'stdin' to '%s' (\"pipe\", string, function or file expected, got %s)"):format(
+    fname, kind), 3)
+end
+
+-- A positive time in ms; nil for false and nothing.
+local function time_limit(value)
+  if value == nil or value == false then
+    return nil
+  end
+  local seconds, err = duration.parse(value, "time_limit")
+  if not seconds then
+    return nil, err
+  end
+  if seconds <= 0 or seconds > 3155760000 then
+    return invalid("time_limit", ("time_limit: %s s is not a positive time below a hundred years"
+      ):format(tostring(seconds)))
+  end
+  return math.max(math.ceil(seconds * 1000), 1)
+end
+
+-- `opts` checked by SCHEMA -> the request's fields and its stages, or nil and an error.
+-- `capture`: exec, where "tail" makes no sense.
+function command.fields(fname, cmd, opts, limits, capture)
+  local stages, err = stages_of(fname, cmd, opts)
+  if not stages then
+    return nil, err
+  end
+  if opts.pty then
+    return unsupported("pty", "pty: terminals are not there yet on the local engine")
+  end
+  for _, name in ipairs { "cwd", "user", "tag" } do
+    local value = opts[name]
+    if value == "" then
+      return invalid(name, name .. " is empty")
+    end
+    if value and value:find("%z") then
+      return invalid(name, name .. " contains a zero byte")
+    end
+  end
+  local f = {
+    cwd = opts.cwd,
+    user = opts.user,
+    tag = opts.tag,
+    clean_env = opts.clean_env and 1 or nil,
+    detached = opts.detached and 1 or nil,
+  }
+  if opts.env then
+    for name, value in pairs(opts.env) do
+      if type(name) == "string" and type(value) == "string"
+        and #name + #value + 1 > MAX_STRING then
+        return nil, errors.new {
+          kind = "LimitExceeded",
+          code = "E2BIG",
+          limit = "argument",
+          message = ("env: %s has %d bytes; NAME=value may have at most %d"):format(
+            name:sub(1, 64), #name + #value + 1, MAX_STRING),
+        }
+      end
+    end
+    f.env, err = spec.check_env(opts.env, limits.max_env or MAX_ENV)
+    if err then
+      return nil, err
+    end
+  end
+  f.out_mode, err = output_mode("stdout", opts.stdout, not capture)
+  if err then
+    return nil, err
+  end
+  f.err_mode, err = output_mode("stderr", opts.stderr, not capture)
+  if err then
+    return nil, err
+  end
+  f.in_mode = opts.stdin ~= nil and IO_PIPE or IO_NULL
+  f.time_limit_ms, err = time_limit(opts.time_limit)
+  if err then
+    return nil, err
+  end
+  if #stages == 1 then
+    f.arg = stages[1]
+  else
+    f.stages = stages
+  end
+  return f, stages
+end
+
+return command

@@ -1,0 +1,114 @@
+-- The way from a handle to its sandbox: the connection to pid 1, got again when it has been lost, and
+-- what its failures mean. A link belongs to one Sandbox handle; processes, files and ports share it.
+
+local core = require "sandbar.core"
+local errors = require "sandbar.errors"
+local wait = require "sandbar.wait"
+
+local link = {}
+
+local Link = {}
+Link.__index = Link
+
+-- A moment, from a timeout; and what is left of it then. No timeout, no moment: false.
+function link.deadline(timeout)
+  return timeout and core.now() + timeout
+end
+
+function link.left(deadline)
+  return deadline and math.max(deadline - core.now(), 0)
+end
+
+-- `fields`: id, driver (the provider's private side), box (a NativeBox or nil), limits, scope, owned.
+function link.new(fields)
+  return setmetatable(fields, Link)
+end
+
+function Link:fail(kind, message)
+  return nil, errors.new { kind = kind, id = self.id, message = message }
+end
+
+-- What a sandbox that has no running pid 1 is.
+function Link:not_running(state)
+  if state == "gone" then
+    return self:fail("NotFound", ("sandbox %s is gone"):format(self.id))
+  end
+  return self:fail("NotRunning", ("sandbox %s is %s; resume() wakes it"):format(self.id, state))
+end
+
+-- The connection to pid 1, or nil and NotRunning, NotFound, Closed.
+function Link:native(timeout)
+  if self.closed then
+    return self:fail("Closed", ("the handle of sandbox %s is closed"):format(self.id))
+  end
+  local box = self.box
+  if box and box:open_() then
+    return box
+  end
+  if self.gone then
+    return self:not_running("gone")
+  end
+  local r, err = self.driver:connect(self.id, {}, timeout)
+  if not r then
+    return nil, err
+  end
+  if self.seen then
+    self.seen(r.fields)
+  end
+  if not r.object then
+    return self:not_running((r.fields.state or {})[1] or "paused")
+  end
+  if self.closed then -- meanwhile, by another coroutine
+    r.object:close()
+    return self:fail("Closed", ("the handle of sandbox %s is closed"):format(self.id))
+  end
+  self.box = r.object
+  return r.object
+end
+
+local LOST = { NotRunning = true, Closed = true, Unavailable = true, Cancelled = false }
+
+-- A failed call says "connection lost" at most; the supervisor knows whether the sandbox was paused or
+-- destroyed. The failed request itself is never sent again.
+function Link:judge(err, box)
+  if not LOST[err.kind] or self.closed or box:open_() then
+    return nil, err
+  end
+  local r = self.driver:info(self.id, 5)
+  local state = r and (r.fields.state or {})[1] or "gone"
+  if self.seen and r then
+    self.seen(r.fields)
+  end
+  if state == "running" then
+    return nil, err
+  end
+  local _, why = self:not_running(state)
+  why.op, why.cause = err.op, err
+  return nil, why
+end
+
+-- One operation on the connection: its result, or nil and an error.
+function Link:call(method, opname, timeout, ...)
+  local deadline = link.deadline(timeout)
+  local box, err = self:native(timeout)
+  if not box then
+    return nil, errors.from(err, opname)
+  end
+  local r
+  r, err = wait.op(box[method](box, ...), link.left(deadline), opname)
+  if r then
+    return r
+  end
+  local _, why = self:judge(err, box)
+  return nil, errors.from(why, opname)
+end
+
+function Link:close()
+  self.closed = true
+  if self.box then
+    self.box:close()
+    self.box = nil
+  end
+end
+
+return link

@@ -1,0 +1,135 @@
+-- The local provider's private side: requests to the engine, waited for, with the numbers of the contract
+-- turned into the engine's. Sandboxes, links and the provider share one.
+
+local core = require "sandbar.core"
+local errors = require "sandbar.errors"
+local root = require "sandbar.local.root"
+local spec = require "sandbar.local.spec"
+local wait = require "sandbar.wait"
+
+local driver = {}
+
+local Driver = {}
+Driver.__index = Driver
+
+-- No I/O, and none before the first request: a provider may be made before a program forks.
+function driver.new(options)
+  return setmetatable({ root = options.root, linger = options.linger, engines = {} }, Driver)
+end
+
+-- Each process generation has its own.
+function Driver:engine()
+  local generation = core.generation()
+  if self.generation ~= generation then
+    self.root = self.root or root.default()
+    self.client = core.engine { root = self.root, linger = self.linger }
+    self.generation = generation
+  end
+  return self.client
+end
+
+-- Submits and waits. What cannot be waited for is refused before it is sent.
+function Driver:run(opname, timeout, submit, extra)
+  local ok, err = wait.check(opname)
+  if not ok and timeout ~= 0 then
+    return nil, err
+  end
+  local r
+  r, err = wait.op(submit(self:engine()), timeout, opname)
+  if not r then
+    return nil, errors.from(err, opname, extra)
+  end
+  return r
+end
+
+function Driver:request(opname, timeout, name, fields)
+  return self:run(opname, timeout, function(engine)
+    return engine:request(name, fields)
+  end, fields.id and { id = fields.id })
+end
+
+function Driver:hello(timeout)
+  return self:request("hello", timeout, "hello", {})
+end
+
+-- The answers to these three have object and, for create, release.
+function Driver:create(fields, timeout)
+  return self:run("create", timeout, function(engine)
+    return engine:create(fields)
+  end, { id = fields.id })
+end
+
+function Driver:connect(id, labels, timeout)
+  return self:run("connect", timeout, function(engine)
+    return engine:connect { id = id, label = labels }
+  end, { id = id })
+end
+
+function Driver:resume(id, lifetime, timeout)
+  local ms, err
+  if lifetime ~= nil then
+    ms, err = spec.check_lifetime(lifetime)
+    if not ms then
+      return nil, errors.from(err, "resume")
+    end
+  end
+  return self:run("resume", timeout, function(engine)
+    return engine:resume { id = id, lifetime_ms = ms }
+  end, { id = id })
+end
+
+function Driver:info(id, timeout)
+  return self:request("info", timeout, "info", { id = id })
+end
+
+-- When it ends, in seconds of wall time.
+function Driver:set_lifetime(id, lifetime, timeout)
+  local ms, err = spec.check_lifetime(lifetime)
+  if not ms then
+    return nil, errors.from(err, "set_lifetime")
+  end
+  local r
+  r, err = self:request("set_lifetime", timeout, "lifetime", { id = id, lifetime_ms = ms })
+  return r and r.fields.ends_ms / 1000, err
+end
+
+-- The kind that was taken.
+function Driver:pause(id, keep, timeout)
+  if keep == "memory" then
+    return nil, errors.new {
+      kind = "Unsupported", op = "pause", clause = "keep", id = id,
+      message = "keep = \"memory\" (the default) is not there yet on the local engine; use \"disk\"",
+    }
+  elseif keep ~= "disk" then
+    return nil, errors.new {
+      kind = "InvalidArgument", op = "pause", id = id,
+      message = ("keep: %q is neither \"memory\" nor \"disk\""):format(keep),
+    }
+  end
+  local r, err = self:request("pause", timeout, "pause", { id = id, keep = keep })
+  return r and (r.fields and r.fields.kept or keep), err
+end
+
+function Driver:destroy(id, timeout)
+  local r, err = self:request("destroy", timeout, "destroy", { id = id })
+  return r and true, err
+end
+
+function Driver:expose(id, port, on, timeout)
+  local r, err = self:request(on and "expose" or "unexpose", timeout, "expose",
+    { id = id, port = port, on = on and 1 or 0 })
+  return r and true, err
+end
+
+-- One page: records and, when there is more, what to ask for next.
+function Driver:page(filter, after, timeout)
+  local r, err = self:request("list", timeout, "list",
+    { state = filter.state, label = filter.label, after = after, limit = filter.page_size })
+  if not r then
+    return nil, err
+  end
+  local next_one = r.fields and r.fields.next
+  return r.parts or {}, next_one ~= "" and next_one or nil
+end
+
+return driver

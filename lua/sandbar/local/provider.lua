@@ -1,0 +1,402 @@
+-- The local provider: this machine's kernel. Policy and names are here and in spec.lua; what it does is
+-- asked of the engine through driver.lua.
+
+local capabilities = require "sandbar.capabilities"
+local check = require "sandbar.check"
+local claims = require "sandbar.local.claims"
+local core = require "sandbar.core"
+local driver = require "sandbar.local.driver"
+local duration = require "sandbar.duration"
+local errors = require "sandbar.errors"
+local iterator = require "sandbar.iterator"
+local own = require "sandbar.own"
+local record = require "sandbar.record"
+local sandbox = require "sandbar.sandbox"
+local spec = require "sandbar.local.spec"
+
+local PAGE = 100
+local STATES = { running = true, paused = true, gone = true, failed = true }
+
+local provider = {}
+
+local class
+local methods = {}
+
+local function state_of(self)
+  return core.state(self, class)
+end
+
+local TIMEOUT = { timeout = "timeout" }
+
+local function timeout_of(opts, op)
+  local timeout, err = duration.timeout(opts.timeout)
+  if err then
+    return nil, errors.from(err, op)
+  end
+  return timeout
+end
+
+-- ---- creating ----
+
+-- What it claims, asked of the supervisor once and then remembered; a host's attestation comes before.
+local function claimed(state, timeout)
+  if state._attested then
+    return state._attested
+  end
+  if not state._claims then
+    local r, err = state._driver:hello(timeout)
+    if not r then
+      return nil, err
+    end
+    state._claims = claims.of(r.fields)
+  end
+  return state._claims
+end
+
+local function allocate(self, op, given, opts, scope)
+  local state = state_of(self)
+  local timeout, err = timeout_of(opts, op)
+  if err then
+    return nil, err
+  end
+  local merged = spec.merge(state._defaults, given)
+  local scoped = op == "create_scoped"
+  local fields
+  fields, err = spec.fields(merged, scoped)
+  if not fields then
+    return nil, errors.from(err, op)
+  end
+  if merged.expect then
+    local have, why = claimed(state, timeout)
+    local ok = have ~= nil
+    if ok then
+      ok, why = capabilities.check(merged.expect, have)
+    end
+    if not ok then
+      return nil, errors.from(why, op)
+    end
+  end
+  fields.owned = scoped and 1 or 0
+  local r
+  r, err = state._driver:create(fields, timeout)
+  if not r then
+    return nil, errors.from(err, op)
+  end
+  if not scoped then
+    r.release:cancel() -- from here on it belongs to nobody
+    r.release = nil
+  end
+  return sandbox.new(r, {
+    driver = state._driver,
+    limits = spec.caller_limits(merged),
+    scope = scope,
+  })
+end
+
+function methods:create(given, opts)
+  given = spec.shape("create", 1, given)
+  opts = check.options("create", 2, opts, TIMEOUT)
+  return allocate(self, "create", given, opts)
+end
+
+function methods:create_scoped(given, scope, opts)
+  given = spec.shape("create_scoped", 1, given)
+  opts = check.options("create_scoped", 3, opts, TIMEOUT)
+  if scope ~= nil then
+    local ok, err = own.check("create_scoped", scope)
+    if not ok then
+      return nil, err
+    end
+  end
+  return allocate(self, "create_scoped", given, opts, scope)
+end
+
+function methods:explain(given)
+  given = spec.shape("explain", 1, given)
+  local state = state_of(self)
+  local merged = spec.merge(state._defaults, given)
+  local clauses, ok = spec.explain(merged, false)
+  if merged.expect then
+    local have, err = claimed(state, false)
+    if have then
+      local _, why = capabilities.check(merged.expect, have)
+      err = why
+    end
+    ok = ok and not err
+    clauses[#clauses + 1] = {
+      clause = err and err.clause or "expect",
+      verdict = err and "refused" or "enforced",
+      kind = err and err.kind,
+      message = err and err.message or "all hold",
+    }
+  end
+  return { ok = ok, clauses = clauses }
+end
+
+-- ---- finding ----
+
+local CONNECT = {
+  expect_labels = "table",
+  resume = "boolean",
+  lifetime = "duration",
+  timeout = "timeout",
+}
+
+-- Gives a running sandbox more time if what it has is less; never takes any away.
+local function extend(state, r, lifetime, timeout)
+  local ms, err = spec.check_lifetime(lifetime)
+  if not ms then
+    return nil, err
+  end
+  local fields = r.fields
+  if (fields.state or {})[1] == "running" and core.wall() * 1000 + ms > (fields.ends_ms or 0) then
+    local ends_at
+    ends_at, err = state._driver:set_lifetime(fields.id, lifetime, timeout)
+    if not ends_at then
+      return nil, err
+    end
+    fields.ends_ms = ends_at * 1000
+  end
+  return true
+end
+
+function methods:connect(id, opts)
+  local state = state_of(self)
+  check.arg("connect", 1, id, "string")
+  opts = check.options("connect", 2, opts, CONNECT)
+  local timeout, err = timeout_of(opts, "connect")
+  local ok = not err
+  if ok then
+    ok, err = spec.check_id(id)
+  end
+  local labels
+  if ok then
+    labels, err = spec.check_labels(opts.expect_labels or {}, "expect_labels")
+  end
+  if ok and labels and opts.lifetime ~= nil then
+    ok, err = spec.check_lifetime(opts.lifetime)
+  end
+  if not ok or not labels then
+    return nil, errors.from(err, "connect")
+  end
+  local r
+  r, err = state._driver:connect(id, labels, timeout)
+  if r and opts.resume and (r.fields.state or {})[1] == "paused" then
+    r, err = state._driver:resume(id, opts.lifetime, timeout)
+  elseif r and opts.lifetime ~= nil then
+    ok, err = extend(state, r, opts.lifetime, timeout)
+    r = ok and r
+  end
+  if not r then
+    return nil, errors.from(err, "connect")
+  end
+  return sandbox.new({ fields = r.fields, object = r.object }, { driver = state._driver })
+end
+
+-- `opts` of each and list -> what the engine filters by.
+local function filter_of(opts, op)
+  local labels, err = spec.check_labels(opts.labels or {}, "labels")
+  if not labels then
+    return nil, errors.from(err, op)
+  end
+  local states = opts.state
+  if type(states) == "string" then
+    states = { states }
+  end
+  for _, name in ipairs(states or {}) do
+    if not STATES[name] then
+      return nil, errors.new {
+        kind = "InvalidArgument", op = op,
+        message = ("state: %q is none of running, paused, gone, failed"):format(tostring(name)),
+      }
+    end
+  end
+  local size = opts.page_size or PAGE
+  if size < 1 or size > 1000 then
+    return nil, errors.new {
+      kind = "InvalidArgument", op = op, message = "page_size: not between 1 and 1000",
+    }
+  end
+  return { label = labels, state = states, page_size = size }
+end
+
+local EACH = { labels = "table", state = "string|table", page_size = "integer", timeout = "timeout" }
+
+local function each(self, opts, op)
+  local state = state_of(self)
+  local timeout, err = timeout_of(opts, op)
+  local filter
+  if not err then
+    filter, err = filter_of(opts, op)
+  end
+  if err then
+    return nil, err
+  end
+  local it = { at = 1, page = {}, more = true }
+  return iterator.new(function()
+    while it.at > #it.page do
+      if not it.more then
+        return nil
+      end
+      local page, after = state._driver:page(filter, it.after, timeout)
+      if not page then
+        return nil, after
+      end
+      it.page, it.at, it.after, it.more = page, 1, after, after ~= nil
+    end
+    it.at = it.at + 1
+    return record.sandbox(it.page[it.at - 1])
+  end, it)
+end
+
+function methods:each(opts)
+  return each(self, check.options("each", 1, opts, EACH), "each")
+end
+
+function methods:list(opts)
+  opts = check.options("list", 1, opts, {
+    labels = EACH.labels, state = EACH.state, page_size = EACH.page_size, timeout = EACH.timeout,
+    limit = "integer",
+  })
+  if opts.limit and opts.limit < 0 then
+    return nil, errors.new { kind = "InvalidArgument", op = "list", message = "limit: it is negative" }
+  end
+  local it, err = each(self, opts, "list")
+  if not it then
+    return nil, err
+  end
+  local out = {}
+  while #out < (opts.limit or math.huge) do
+    local info, why = it:next()
+    if why then
+      return nil, why
+    end
+    if not info then
+      break
+    end
+    out[#out + 1] = info
+  end
+  return out
+end
+
+-- `fn(driver, timeout)` about one id.
+local function about(self, op, id, opts, fn)
+  local state = state_of(self)
+  check.arg(op, 1, id, "string", 2)
+  opts = check.options(op, 2, opts, TIMEOUT, 2)
+  local timeout, err = timeout_of(opts, op)
+  local ok = not err
+  if ok then
+    ok, err = spec.check_id(id)
+  end
+  if not ok then
+    return nil, errors.from(err, op)
+  end
+  return fn(state._driver, timeout)
+end
+
+function methods:info(id, opts)
+  return about(self, "info", id, opts, function(to, timeout)
+    local r, err = to:info(id, timeout)
+    return r and record.sandbox(r.fields), err
+  end)
+end
+
+function methods:destroy(id, opts)
+  return about(self, "destroy", id, opts, function(to, timeout)
+    return to:destroy(id, timeout)
+  end)
+end
+
+-- ---- the rest ----
+
+function methods:capabilities(opts)
+  local state = state_of(self)
+  opts = check.options("capabilities", 1, opts, { measure = "userdata", timeout = "timeout" })
+  local timeout, err = timeout_of(opts, "capabilities")
+  if err then
+    return nil, err
+  end
+  local have
+  have, err = claimed(state, timeout)
+  if not have then
+    return nil, err
+  end
+  local out = capabilities.complete(have)
+  if opts.measure then
+    out.measured = capabilities.measure(opts.measure)
+  end
+  return out
+end
+
+-- Nothing to let go of: the engine's connection belongs to the process. For symmetry with handles.
+function methods:close()
+  state_of(self)
+  return true
+end
+
+-- build, list and delete of what is not there yet.
+local function later(clause)
+  local collection = {}
+  for _, name in ipairs { "build", "list", "delete" } do
+    collection[name] = function()
+      return nil, errors.new {
+        kind = "Unsupported", op = clause .. ":" .. name, clause = clause,
+        message = ("%s: not there yet on the local engine"):format(clause),
+      }
+    end
+  end
+  return collection
+end
+
+class = core.class("Provider", methods, {
+  tostring = function(state)
+    return ("sandbar.Provider local (%s)"):format(state._driver.root or "default root")
+  end,
+})
+
+provider.OPTIONS = {
+  provider = "any",
+  journal = "string",
+  defaults = "table",
+  capabilities = "table",
+  root = "string",
+  templates = "string",
+  linger = "duration|false",
+}
+
+-- `opts` as sandbar.open got them, checked against OPTIONS.
+function provider.open(opts)
+  for _, clause in ipairs { "journal", "templates" } do
+    if opts[clause] ~= nil then
+      return nil, errors.new {
+        kind = "Unsupported", op = "open", clause = clause,
+        message = clause == "journal"
+          and "journal: scoped local sandboxes are destroyed by the supervisor, there is nothing to replay"
+          or "templates: not there yet on the local engine",
+      }
+    end
+  end
+  if opts.root and (opts.root:sub(1, 1) ~= "/" or opts.root:find("%z")) then
+    return nil, errors.new {
+      kind = "InvalidArgument", op = "open", message = "root: an absolute path is needed",
+    }
+  end
+  local linger, err
+  if opts.linger ~= nil and opts.linger ~= false then
+    linger, err = duration.parse(opts.linger, "linger")
+    if not linger then
+      return nil, errors.from(err, "open")
+    end
+  end
+  return core.handle(class, {
+    name = "local",
+    templates = later("templates"),
+    snapshots = later("snapshots"),
+    _driver = driver.new { root = opts.root, linger = linger },
+    _defaults = opts.defaults and spec.shape("open", 1, opts.defaults) or {},
+    _attested = opts.capabilities and capabilities.complete(opts.capabilities),
+  })
+end
+
+return provider

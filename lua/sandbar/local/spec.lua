@@ -1,0 +1,414 @@
+-- What a spec asks of the local engine, clause by clause, before anything is allocated. Each clause is
+-- one function: it adds fields of the create request, or says why not. The spec itself is never changed.
+
+local check = require "sandbar.check"
+local core = require "sandbar.core"
+local duration = require "sandbar.duration"
+local errors = require "sandbar.errors"
+
+local LIFETIME = 3600
+local MAX_LIFETIME = 3155760000 -- a hundred years: every clock below counts it without overflow
+local MAX_ENV = 262144
+local MAX_ID = 128
+
+local spec = {}
+
+spec.SCHEMA = {
+  id = "string",
+  template = "string|table",
+  snapshot = "string",
+  prepare = "function|table",
+  lifetime = "any",
+  on_expiry = "string",
+  auto_resume = "boolean",
+  labels = "table",
+  env = "table",
+  user = "string",
+  cwd = "string",
+  network = "string|table",
+  limits = "table",
+  public_ports = "boolean",
+  allow_setuid = "boolean",
+  expect = "table",
+  providers = "table",
+}
+
+local LIMITS = {
+  memory = "number",
+  cpus = "number",
+  processes = "number",
+  disk = "number",
+  files = "number",
+  max_output = "number",
+  max_commands = "number",
+  max_concurrent_execs = "number",
+  max_env = "number",
+  wall_time = "any",
+}
+
+local function invalid(clause, message)
+  return nil, errors.new { kind = "InvalidArgument", clause = clause, message = message }
+end
+
+local function unsupported(clause, message)
+  return nil, errors.new { kind = "Unsupported", clause = clause, message = message }
+end
+
+spec.invalid, spec.unsupported = invalid, unsupported
+
+-- ---- pieces other modules use too ----
+
+-- A sandbox id, or nil and InvalidArgument.
+function spec.check_id(id)
+  if #id < 1 or #id > MAX_ID or not id:match("^%w[%w._-]*$") then
+    return invalid("id", ("id %q is not 1 to 128 of A-Z a-z 0-9 . _ - with the first one alphanumeric"
+      ):format(id))
+  end
+  return id
+end
+
+local function no_zero(what, value)
+  if value:find("%z") then
+    return invalid(what, what .. " contains a zero byte")
+  end
+  return true
+end
+spec.no_zero = no_zero
+
+-- Labels as the engine wants them: a list of "key\0value".
+function spec.check_labels(labels, what)
+  local keys, list = {}, {}
+  for key, value in pairs(labels) do
+    if type(key) ~= "string" or type(value) ~= "string" then
+      return invalid("labels", what .. ": keys and values are strings")
+    end
+    if key == "" then
+      return invalid("labels", what .. ": a key is empty")
+    end
+    local ok, err = no_zero("labels", key)
+    if ok then
+      ok, err = no_zero("labels", value)
+    end
+    if not ok then
+      return nil, err
+    end
+    keys[#keys + 1] = key
+  end
+  table.sort(keys)
+  for i, key in ipairs(keys) do
+    list[i] = key .. "\0" .. labels[key]
+  end
+  return list
+end
+
+-- Environment entries for the wire. A secret stays one: its name and value meet in C.
+function spec.check_env(env, max)
+  local names, list, total = {}, {}, 0
+  for name, value in pairs(env) do
+    if type(name) ~= "string" then
+      return invalid("env", "env: names are strings")
+    end
+    if name == "" or name:find("[=%z]") then
+      return invalid("env", ("env: %q is no name of a variable (empty, or with = or a zero byte)"
+        ):format(name))
+    end
+    if type(value) == "string" then
+      if value:find("%z") then
+        return invalid("env", ("env: the value of %s contains a zero byte"):format(name))
+      end
+      total = total + #name + #value + 2
+    elseif core.is_secret(value) then
+      total = total + #name + 2
+    else
+      return invalid("env", ("env: the value of %s is neither a string nor a secret"):format(name))
+    end
+    names[#names + 1] = name
+  end
+  if total > max then
+    return nil, errors.new {
+      kind = "LimitExceeded",
+      limit = "max_env",
+      clause = "env",
+      message = ("env: %d bytes are more than limits.max_env = %d"):format(total, max),
+    }
+  end
+  table.sort(names)
+  for i, name in ipairs(names) do
+    local value = env[name]
+    if type(value) == "string" then
+      list[i] = name .. "=" .. value
+    else
+      list[i] = { name .. "=", value }
+    end
+  end
+  return list
+end
+
+-- A lifetime in milliseconds; what is positive never becomes 0.
+function spec.check_lifetime(value)
+  if value == false then
+    return invalid("lifetime", "lifetime: a sandbox always has one; give a positive time")
+  end
+  local seconds, err = duration.parse(value, "lifetime")
+  if not seconds then
+    return nil, err
+  end
+  if seconds <= 0 or seconds > MAX_LIFETIME then
+    return invalid("lifetime", ("lifetime: %s s is not between 0 and %d s"):format(
+      tostring(seconds), MAX_LIFETIME))
+  end
+  return math.max(math.ceil(seconds * 1000), 1)
+end
+
+-- ---- the clauses, in the order they are told ----
+
+local clauses = {}
+
+local function clause(name, fn)
+  clauses[#clauses + 1] = { name = name, fn = fn }
+end
+
+clause("id", function(s, f)
+  if s.id == nil then
+    f.id = core.uuid()
+    return "a random UUID"
+  end
+  local id, err = spec.check_id(s.id)
+  f.id = id
+  return id, err
+end)
+
+clause("snapshot", function(s)
+  if s.snapshot ~= nil then
+    return unsupported("snapshot", "snapshot: the local engine cannot start from snapshots yet")
+  end
+end)
+
+clause("template", function(s, f)
+  local template = s.template
+  if template == nil or template == "base" then
+    f.template = "base"
+    return "base"
+  end
+  if type(template) == "string" then
+    local ok, err = no_zero("template", template)
+    if not ok then
+      return nil, err
+    end
+    return nil, errors.new {
+      kind = "NotFound",
+      clause = "template",
+      message = ("template: there is no template named %q"):format(template),
+    }
+  end
+  for key in pairs(template) do
+    if key ~= "rootfs" then
+      return unsupported("template", ("template: %q is not known here, only rootfs"):format(
+        tostring(key)))
+    end
+  end
+  local path = template.rootfs
+  if type(path) ~= "string" or path:sub(1, 1) ~= "/" then
+    return invalid("template", "template.rootfs: an absolute path is needed")
+  end
+  local ok, err = no_zero("template", path)
+  if not ok then
+    return nil, err
+  end
+  f.template = "rootfs"
+  f.rootfs = path
+  return "the tree at " .. path
+end)
+
+clause("prepare", function(s)
+  if s.prepare ~= nil then
+    return unsupported("prepare",
+      "prepare: it runs with network, which the local engine cannot give yet")
+  end
+end)
+
+clause("lifetime", function(s, f)
+  local ms, err = spec.check_lifetime(s.lifetime == nil and LIFETIME or s.lifetime)
+  f.lifetime_ms = ms
+  return ms and ("%g s"):format(ms / 1000), err
+end)
+
+clause("on_expiry", function(s, f, scoped)
+  local what = s.on_expiry or (scoped and "destroy" or "pause_disk")
+  if what == "pause" then
+    return unsupported("on_expiry",
+      "on_expiry: \"pause\" keeps memory, which the local engine cannot do yet; use \"pause_disk\"")
+  end
+  if what ~= "destroy" and what ~= "pause_disk" then
+    return invalid("on_expiry", ("on_expiry: %q is none of \"pause_disk\", \"pause\", \"destroy\""
+      ):format(what))
+  end
+  f.on_expiry = what
+  return what
+end)
+
+clause("auto_resume", function(s)
+  if not s.auto_resume then
+    return nil
+  end
+  if s.on_expiry ~= "pause" then
+    return invalid("auto_resume", "auto_resume needs on_expiry = \"pause\" said explicitly")
+  end
+  return unsupported("auto_resume", "auto_resume: the local engine cannot pause with memory yet")
+end)
+
+clause("labels", function(s, f)
+  local list, err = spec.check_labels(s.labels or {}, "labels")
+  f.label = list
+  return list and s.labels and ("%d recorded"):format(#list), err
+end)
+
+clause("limits", function(s, f)
+  local limits = s.limits or {}
+  for _, name in ipairs { "memory", "cpus", "disk", "wall_time" } do
+    if limits[name] ~= nil then
+      if type(limits[name]) == "number" and not (limits[name] > 0) then
+        return invalid("limits." .. name, ("limits.%s: a positive number is needed"):format(name))
+      end
+      return unsupported("limits." .. name, ("limits.%s: the local engine cannot enforce it yet"
+        ):format(name))
+    end
+  end
+  local told = {}
+  for name in pairs(LIMITS) do
+    local value = limits[name]
+    if value ~= nil then
+      if value ~= value or value < 1 or value % 1 ~= 0 or value > 2 ^ 53 then
+        return invalid("limits." .. name, ("limits.%s: a positive whole number is needed"
+          ):format(name))
+      end
+      told[#told + 1] = ("%s %d"):format(name, value)
+    end
+  end
+  f.limit_processes = limits.processes
+  f.limit_files = limits.files
+  f.limit_commands = limits.max_concurrent_execs
+  if limits.max_commands ~= nil then
+    return unsupported("limits.max_commands",
+      "limits.max_commands: the local engine does not count commands yet")
+  end
+  table.sort(told)
+  return s.limits and table.concat(told, ", ")
+end)
+
+clause("env", function(s, f)
+  local list, err = spec.check_env(s.env or {}, s.limits and s.limits.max_env or MAX_ENV)
+  f.env = list
+  return list and s.env and ("%d variables"):format(#list), err
+end)
+
+for _, name in ipairs { "user", "cwd" } do
+  clause(name, function(s, f)
+    local value = s[name]
+    if value == nil then
+      return nil
+    end
+    if value == "" then
+      return invalid(name, name .. " is empty")
+    end
+    local ok, err = no_zero(name, value)
+    f[name] = value
+    return ok and value, err
+  end)
+end
+
+clause("network", function(s, f)
+  local network = s.network
+  if network == nil or network == "deny" then
+    f.network = "deny"
+    return "deny: only the sandbox's own loopback"
+  end
+  if type(network) == "string" and network ~= "allow" then
+    return invalid("network", ("network: %q is neither \"allow\", \"deny\" nor a table"):format(
+      network))
+  end
+  return unsupported("network", "network: the local engine can only do \"deny\" yet")
+end)
+
+clause("public_ports", function(s)
+  if s.public_ports then
+    return unsupported("public_ports", "public_ports: there is no public address here")
+  end
+end)
+
+clause("allow_setuid", function(s, f)
+  f.allow_setuid = s.allow_setuid and 1 or 0
+  return s.allow_setuid and "set-user-ID programs keep their meaning inside" or nil
+end)
+
+-- ---- merging and running ----
+
+local function copy(into, from)
+  for key, value in pairs(from or {}) do
+    into[key] = value
+  end
+  return into
+end
+
+-- The spec as it counts: the provider's defaults below it, what it says for this provider above it.
+-- Labels, env and limits are merged key by key. A new table.
+function spec.merge(defaults, given)
+  local own = given.providers and given.providers["local"]
+  local merged = copy(copy(copy({}, defaults), given), own)
+  for _, key in ipairs { "labels", "env", "limits" } do
+    if defaults[key] or given[key] then
+      merged[key] = copy(copy({}, defaults[key]), given[key])
+    end
+  end
+  merged.providers = nil
+  return merged
+end
+
+-- Raises for what no spec may look like, at the caller's level.
+function spec.shape(fname, index, given)
+  given = check.options(fname, index, given, spec.SCHEMA, 2)
+  if given.limits then
+    check.options(fname, index, given.limits, LIMITS, 2)
+  end
+  return given
+end
+
+-- The fields of the create request and the limits kept on this side, or nil and the first refusal.
+function spec.fields(merged, scoped)
+  local fields = {}
+  for _, c in ipairs(clauses) do
+    local _, err = c.fn(merged, fields, scoped)
+    if err then
+      return nil, err
+    end
+  end
+  return fields
+end
+
+-- Every clause with its verdict, for provider:explain.
+function spec.explain(merged, scoped)
+  local out, ok = {}, true
+  for _, c in ipairs(clauses) do
+    local told, err = c.fn(merged, {}, scoped)
+    if err then
+      ok = false
+      out[#out + 1] = {
+        clause = err.clause or c.name,
+        verdict = "refused",
+        kind = err.kind,
+        message = err.message,
+      }
+    elseif told then
+      out[#out + 1] = { clause = c.name, verdict = "enforced", message = told }
+    end
+  end
+  return out, ok
+end
+
+-- What is enforced here and not by the engine.
+function spec.caller_limits(merged)
+  local limits = merged.limits or {}
+  return { max_output = limits.max_output, max_env = limits.max_env }
+end
+
+return spec

@@ -1,0 +1,391 @@
+-- Process: a started or attached command. It ends with its scope unless it was detached; its exit is
+-- kept by the engine, its output by its pipes (stream.lua).
+
+local check = require "sandbar.check"
+local command = require "sandbar.command"
+local core = require "sandbar.core"
+local duration = require "sandbar.duration"
+local errors = require "sandbar.errors"
+local link = require "sandbar.link"
+local own = require "sandbar.own"
+local record = require "sandbar.record"
+local reference = require "sandbar.reference"
+local stream = require "sandbar.stream"
+local wait = require "sandbar.wait"
+
+local MAX_UNREAD = 67108864 -- what wait{ output = true } keeps for later reads, a stream
+local KILL_GRACE = 5
+
+local process = {}
+
+process.SCHEMA = command.schema {}
+
+local class
+local methods = {}
+
+local function state_of(self)
+  return core.state(self, class)
+end
+
+local function fail(kind, op, message)
+  return nil, errors.new { kind = kind, op = op, message = message }
+end
+
+-- ---- starting ----
+
+-- Feeds a function's or a file's pieces to the process, in a task of its own.
+local function feed(state, source)
+  local stdin = state._native:stdin()
+  local function run()
+    while true do
+      local chunk = source()
+      if type(chunk) ~= "string" then
+        break
+      end
+      if chunk ~= "" and not wait.op(stdin:write(chunk), false, "stdin") then
+        stdin:close() -- it reads no more
+        return
+      end
+    end
+    stdin:close_write()
+  end
+  local ok = own.background(state._scope, run)
+  if not ok then
+    stdin:close_write()
+  end
+end
+
+local MODE_NAMES = { [0] = "ignore", [1] = "pipe", [2] = "tail", [3] = "merged" }
+
+-- What the tail of an ended (or not yet ended) process holds: { [1] = bytes, [2] = bytes }.
+local function pieces(parts)
+  local out = { "", "" }
+  for _, part in ipairs(parts or {}) do
+    local fd = part.stream == 2 and 2 or 1
+    out[fd] = out[fd] .. (part.data or "")
+  end
+  return out
+end
+
+-- Output of a "tail" process is read when it has ended.
+local function open_tail(state, fd)
+  return function(timeout)
+    local deadline = link.deadline(timeout)
+    local _, err = wait.op(state._native:wait(), timeout, "read")
+    if err then
+      return nil, err
+    end
+    local r
+    r, err = state._link:call("attach", "read", link.left(deadline), { serial = state._serial })
+    if not r then
+      return nil, err
+    end
+    stream.supply(fd == 1 and state.stdout or state.stderr, nil, pieces(r.parts)[fd])
+    return true
+  end
+end
+
+local function outputs(state, handle, modes)
+  for fd, name in ipairs { "out", "err" } do
+    local mode = MODE_NAMES[modes[fd]]
+    if mode ~= "merged" then
+      state["std" .. name] = stream.output(name, {
+        native = fd == 1 and state._native:stdout() or fd == 2 and state._native:stderr() or nil,
+        mode = mode,
+        open = mode == "tail" and open_tail(state, fd) or nil,
+        process = handle,
+      })
+    end
+  end
+end
+
+-- `to` is the sandbox's link; `opts` have been checked against SCHEMA.
+function process.start(to, cmd, opts)
+  local source, whole = command.source(opts.stdin, "start")
+  local fields, stages = command.fields("start", cmd, opts, to.limits, false)
+  if not fields then
+    return nil, errors.from(stages, "start")
+  end
+  local timeout, err = duration.timeout(opts.timeout)
+  if err then
+    return nil, err
+  end
+  local scope = opts.scope or to.scope
+  if scope then
+    local ok
+    ok, err = own.check("start", scope, 2)
+    if not ok then
+      return nil, err
+    end
+  end
+  local r
+  r, err = to:call("start", "start", timeout, fields)
+  if not r then
+    return nil, err
+  end
+  local state = {
+    pid = r.fields.pid,
+    tag = opts.tag,
+    _link = to,
+    _native = r.object,
+    _serial = r.fields.serial,
+    _start_ns = r.fields.start_ns,
+    _began = core.now(),
+    _release = r.release,
+    _sandbox = to.handle,
+  }
+  local handle = process.handle(state)
+  outputs(state, handle, { fields.out_mode, fields.err_mode })
+  state.stdin = stream.input(opts.stdin == "pipe" and r.object:stdin() or nil, handle)
+  if scope and not opts.detached then
+    state._guard = own.guard(r.release)
+    local held
+    held, err = own.hold(scope, handle, state)
+    if not held then
+      return nil, err
+    end
+  elseif opts.detached or not to.owned then
+    r.release:cancel() -- it lives as long as its sandbox
+    state._release = nil
+  end
+  if whole then
+    local stdin = r.object:stdin()
+    state._feed = stdin:write(whole)
+    stdin:close_write()
+  elseif source then
+    feed(state, source)
+  end
+  return handle
+end
+
+-- ---- methods ----
+
+function methods:output(opts)
+  local state = state_of(self)
+  opts = check.options("output", 1, opts, { timeout = "timeout" })
+  local timeout, err = duration.timeout(opts.timeout)
+  if err then
+    return nil, err
+  end
+  return stream.both({ state.stdout, state.stderr }, timeout)
+end
+
+local function signal_of(fname, signal)
+  local kind = type(signal)
+  if kind ~= "string" and kind ~= "number" then
+    error(("bad argument #1 to '%s' (name or number of a signal expected, got %s)"):format(fname, kind), 3)
+  end
+  local number = record.signal_number(signal)
+  if not number then
+    return fail("InvalidArgument", fname, ("there is no signal %s"):format(tostring(signal)))
+  end
+  return number
+end
+
+function methods:signal(signal, opts)
+  local state = state_of(self)
+  local number, err = signal_of("signal", signal)
+  opts = check.options("signal", 2, opts, { group = "boolean", timeout = "timeout" })
+  if not number then
+    return nil, err
+  end
+  local timeout
+  timeout, err = duration.timeout(opts.timeout)
+  if err then
+    return nil, err
+  end
+  local r
+  r, err = state._link:call("request", "signal", timeout, "signal",
+    { serial = state._serial, signal = number, group = opts.group and 1 or 0 })
+  if not r then
+    return nil, err
+  end
+  return { signal = record.signal_name(number), count = r.fields and r.fields.count or 1 }
+end
+
+-- The exit as exec's record without text.
+local function exit_record(state, fields)
+  local all = { pid = state.pid }
+  for key, value in pairs(fields) do
+    all[key] = value
+  end
+  state._took = state._took or state._began and core.now() - state._began
+  state._exit = all
+  local result = record.result(all, nil, nil, state._took)
+  result.pid = state.pid
+  return result
+end
+
+-- Waits for the exit: its record, or nil and an error.
+local function exited(state, timeout)
+  local fields = state._exit or state._native:exited()
+  if fields then
+    return exit_record(state, fields)
+  end
+  local r, err = wait.op(state._native:wait(), timeout, "wait")
+  if not r then
+    local _, why = state._link:judge(err, state._link.box or state._native)
+    return nil, why
+  end
+  return exit_record(state, r.fields)
+end
+
+function methods:wait(opts)
+  local state = state_of(self)
+  opts = check.options("wait", 1, opts, { timeout = "timeout", output = "boolean" })
+  local timeout, err = duration.timeout(opts.timeout)
+  if err then
+    return nil, err
+  end
+  local deadline = link.deadline(timeout)
+  if opts.output then
+    local ok
+    ok, err = stream.drain({ state.stdout, state.stderr }, deadline, MAX_UNREAD)
+    if not ok then
+      return nil, errors.from(err, "wait")
+    end
+  end
+  return exited(state, link.left(deadline))
+end
+
+function methods:kill(opts)
+  local state = state_of(self)
+  opts = check.options("kill", 1, opts, { signal = "string|number", grace = "duration", timeout = "timeout" })
+  local number, err = signal_of("kill", opts.signal == nil and "TERM" or opts.signal)
+  if not number then
+    return nil, err
+  end
+  local grace, timeout
+  grace, err = duration.parse(opts.grace == nil and KILL_GRACE or opts.grace, "grace")
+  if err then
+    return nil, err
+  end
+  timeout, err = duration.timeout(opts.timeout)
+  if err then
+    return nil, err
+  end
+  local deadline = link.deadline(timeout)
+  local r
+  r, err = state._link:call("request", "kill", timeout, "kill",
+    { serial = state._serial, signal = number, grace_ms = math.ceil(grace * 1000) })
+  if not r then
+    return nil, err
+  end
+  local result
+  result, err = exited(state, link.left(deadline))
+  if result then
+    result.killed = r.fields and r.fields.count
+  end
+  return result, err
+end
+
+function methods:running()
+  local state = state_of(self)
+  return not state._closed and not state._exit and state._native:exited() == nil
+end
+
+function methods:resize(size)
+  check.arg("resize", 1, size, "table")
+  state_of(self)
+  return fail("Unsupported", "resize", "terminals are not there yet on the local engine")
+end
+
+function methods:detach()
+  local state = state_of(self)
+  local r, err = state._link:call("request", "detach", false, "detach", { serial = state._serial })
+  if not r then
+    return nil, err
+  end
+  own.let_go(state)
+  if state._release then
+    state._release:cancel()
+    state._release, state._guard = nil, nil
+  end
+  return true
+end
+
+function methods:reference()
+  local state = state_of(self)
+  if not state._reference then
+    local found = state._record
+    if not found then
+      local r, err = state._link:call("attach", "reference", false, { serial = state._serial })
+      if not r then
+        return nil, err
+      end
+      found = record.process(r.fields)
+      state._record = found
+    end
+    state._reference = reference.format {
+      sandbox = state._link.id,
+      pid = found.pid,
+      boot = state._link.box:boot(),
+      start_ns = found.start_ns,
+      args = found.args,
+      cwd = found.cwd,
+    }
+  end
+  return state._reference
+end
+
+-- What a started process owns ends with its handle: the tree is killed. An attached or detached one
+-- only loses its reader.
+function methods:close()
+  local state = state_of(self)
+  if state._closed then
+    return true
+  end
+  state._closed = true
+  own.let_go(state)
+  local release = state._release
+  state._release, state._guard = nil, nil
+  if release then
+    wait.op(release:op(), false, "close")
+  end
+  if state.stdout then
+    state.stdout:close()
+  end
+  if state.stderr then
+    state.stderr:close()
+  end
+  state.stdin:close()
+  if state._lease then
+    state._lease:lease_release()
+  end
+  state._native:lease_release()
+  return true
+end
+
+class = core.class("Process", methods, {
+  tostring = function(state)
+    local how = state._exit and "ended" or state._closed and "closed" or "running"
+    return ("sandbar.Process %s (%s)"):format(tostring(state.pid), how)
+  end,
+})
+
+-- The end of its scope: as close.
+local function finalize(handle)
+  return handle:close()
+end
+
+-- Before a scope takes it: what nobody ended so far is killed from now on.
+local function adopt(_, state)
+  if state._closed then
+    return fail("Closed", "adopt", "the process handle is closed")
+  end
+  if not state._release then
+    state._release = state._native:release()
+  end
+  state._guard = state._guard or own.guard(state._release)
+  return true
+end
+
+-- The handle of a process's state.
+function process.handle(state)
+  state._finalize, state._adopt = finalize, adopt
+  return core.handle(class, state)
+end
+
+process.pieces = pieces
+
+return process

@@ -1,0 +1,52 @@
+-- sandbar.open: chooses a provider. Pure configuration: no I/O, never waits, survives fork.
+
+local check = require "sandbar.check"
+local errors = require "sandbar.errors"
+
+local provider = {}
+
+-- What a Lua object must have to be taken for a provider.
+local NEEDED = { "create", "create_scoped", "connect", "each", "list", "info", "destroy", "capabilities" }
+
+local function is_object(value)
+  return type(value) == "table" or type(value) == "userdata"
+end
+
+local function check_object(object)
+  for _, name in ipairs(NEEDED) do
+    if object[name] == nil then
+      return nil, errors.new {
+        kind = "InvalidArgument", op = "open",
+        message = ("provider: the object has no method %q"):format(name),
+      }
+    end
+  end
+  return object
+end
+
+function provider.open(opts)
+  check.arg("open", 1, opts, "table?")
+  opts = opts or {}
+  local which = opts.provider
+  if which == nil then
+    which = "local"
+  end
+  if is_object(which) then
+    check.options("open", 1, opts, { provider = "any" })
+    return check_object(which)
+  end
+  if which == "local" then
+    local module = require "sandbar.local.provider"
+    check.options("open", 1, opts, module.OPTIONS)
+    return module.open(opts)
+  end
+  check.arg("open", 1, which, "string")
+  return nil, errors.new {
+    kind = which == "e2b" and "Unsupported" or "InvalidArgument",
+    op = "open", clause = "provider",
+    message = which == "e2b" and "provider: \"e2b\" is not there yet"
+      or ("provider: %q is neither \"local\", \"e2b\" nor an object"):format(which),
+  }
+end
+
+return provider

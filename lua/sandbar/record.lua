@@ -1,0 +1,185 @@
+-- What the engine answers, in the contract's words: milliseconds become seconds, "key\0value" becomes
+-- a table, wait statuses become exit codes and signal names.
+
+local SIGNALS = {
+  HUP = 1, INT = 2, QUIT = 3, ILL = 4, TRAP = 5, ABRT = 6, BUS = 7, FPE = 8, KILL = 9, USR1 = 10,
+  SEGV = 11, USR2 = 12, PIPE = 13, ALRM = 14, TERM = 15, STKFLT = 16, CHLD = 17, CONT = 18,
+  STOP = 19, TSTP = 20, TTIN = 21, TTOU = 22, URG = 23, XCPU = 24, XFSZ = 25, VTALRM = 26,
+  PROF = 27, WINCH = 28, IO = 29, PWR = 30, SYS = 31,
+}
+local ALIASES = { IOT = 6, POLL = 29, CLD = 17 }
+local LAST_SIGNAL = 64
+
+local NAMES = {}
+for name, number in pairs(SIGNALS) do
+  NAMES[number] = "SIG" .. name
+end
+
+local record = {}
+
+-- "SIGKILL" for 9; real-time signals, which have no fixed name, are "SIGRTMIN+n".
+function record.signal_name(number)
+  return NAMES[number] or ("SIGRTMIN+%d"):format(number - 34)
+end
+
+-- A signal given by name ("TERM", "SIGTERM", any case) or number; nil for none of these.
+function record.signal_number(signal)
+  if type(signal) == "number" then
+    if signal >= 1 and signal <= LAST_SIGNAL and signal % 1 == 0 then
+      return signal
+    end
+    return nil
+  end
+  local name = signal:upper():gsub("^SIG", "")
+  return SIGNALS[name] or ALIASES[name]
+end
+
+-- A list of "name\0value" as a table.
+function record.pairs(list)
+  local out = {}
+  for _, item in ipairs(list or {}) do
+    local key, value = item:match("^(%Z*)%z(.*)$")
+    if key then
+      out[key] = value
+    end
+  end
+  return out
+end
+
+-- A table of strings as a sorted list of "name\0value".
+function record.list(map)
+  local keys, out = {}, {}
+  for key in pairs(map) do
+    keys[#keys + 1] = key
+  end
+  table.sort(keys)
+  for i, key in ipairs(keys) do
+    out[i] = key .. "\0" .. map[key]
+  end
+  return out
+end
+
+local function seconds(ms)
+  if ms and ms > 0 then
+    return ms / 1000
+  end
+  return nil
+end
+
+-- Repeated fields arrive as arrays, single ones as they are.
+local function first(value)
+  if type(value) == "table" then
+    return value[1]
+  end
+  return value
+end
+
+local function cause_of(text)
+  if not text or text == "" then
+    return nil
+  end
+  local reason, message = text:match("^([%w_]+):%s*(.*)$")
+  return { reason = reason or text, message = message }
+end
+
+-- A sandbox's record as info() and list() give it.
+function record.sandbox(fields)
+  local ports = {}
+  for _, port in ipairs(fields.exposed or {}) do
+    ports[#ports + 1] = tonumber(port)
+  end
+  table.sort(ports)
+  local kept = fields.kept
+  local state = first(fields.state) or "failed"
+  return {
+    id = fields.id,
+    provider_id = fields.id,
+    state = state,
+    kept = kept ~= "" and kept or nil,
+    labels = record.pairs(fields.label),
+    template = fields.template,
+    created_at = seconds(fields.created_ms),
+    started_at = seconds(fields.started_ms),
+    ends_at = state == "running" and seconds(fields.ends_ms) or nil,
+    lifetime = seconds(fields.lifetime_ms),
+    on_expiry = fields.on_expiry,
+    owned = (fields.owned or 0) ~= 0,
+    user = fields.user,
+    cwd = fields.cwd,
+    boot_id = fields.boot,
+    network = fields.network or "deny",
+    ports = ports,
+    denied = {},
+    cause = cause_of(fields.cause),
+  }
+end
+
+-- A process as processes() lists it. `pid` names it; `serial` is the engine's and private.
+function record.process(fields)
+  return {
+    pid = fields.pid,
+    tag = fields.tag ~= "" and fields.tag or nil,
+    args = fields.arg or {},
+    cwd = fields.cwd,
+    user = fields.user,
+    detached = (fields.detached or 0) ~= 0,
+    running = (fields.running or 0) ~= 0,
+    start_ns = fields.start_ns,
+  }
+end
+
+-- Exit code and signal of a wait status: 128 + n and the name when signal n ended it.
+function record.status(status)
+  local number = status % 128
+  if number == 0 then
+    return math.floor(status / 256) % 256, nil
+  end
+  return 128 + number, record.signal_name(number)
+end
+
+-- exec's result, from what the engine said of a started and ended process. Text is left out when the
+-- caller has taken it from the streams.
+function record.result(fields, stdout, stderr, duration)
+  local exit_code, signal
+  if fields.status then
+    exit_code, signal = record.status(fields.status)
+  end
+  local dropped = { stdout = fields.dropped or 0, stderr = fields.dropped_err or 0 }
+  local reason = fields.reason
+  if not reason or reason == "" then
+    reason = signal and "signal" or "exit"
+  end
+  return {
+    ok = reason == "exit" and exit_code == 0,
+    stdout = stdout,
+    stderr = stderr,
+    exit_code = exit_code,
+    signal = signal,
+    reason = reason,
+    pid = fields.pid,
+    truncated = dropped.stdout > 0 or dropped.stderr > 0,
+    dropped = dropped.stdout + dropped.stderr,
+    duration = duration,
+  }
+end
+
+-- An entry of the file API.
+function record.entry(fields)
+  local size = fields.size
+  return {
+    name = fields.name,
+    path = fields.path,
+    type = fields.ftype,
+    size = size,
+    mode = fields.mode and ("%03o"):format(fields.mode % 4096) or nil,
+    owner = fields.owner,
+    group = fields.owner_group,
+    uid = fields.uid,
+    gid = fields.gid,
+    mtime = fields.mtime_ns and fields.mtime_ns / 1e9 or nil,
+    target = fields.target ~= "" and fields.target or nil,
+    xattrs = fields.xattr and record.pairs(fields.xattr) or nil,
+  }
+end
+
+return record

@@ -1,0 +1,319 @@
+-- Sandbox: the handle of one sandbox. Its fields are what was last heard; every call that can wait
+-- takes a timeout. Lifecycle goes to the provider's driver, everything else to the link.
+
+local check = require "sandbar.check"
+local core = require "sandbar.core"
+local duration = require "sandbar.duration"
+local errors = require "sandbar.errors"
+local exec = require "sandbar.exec"
+local files = require "sandbar.files"
+local link = require "sandbar.link"
+local own = require "sandbar.own"
+local port = require "sandbar.port"
+local process = require "sandbar.process"
+local attach = require "sandbar.attach"
+local record = require "sandbar.record"
+local wait = require "sandbar.wait"
+
+local sandbox = {}
+
+local class
+local methods = {}
+
+local function state_of(self)
+  return core.state(self, class)
+end
+
+local TIMEOUT = { timeout = "timeout" }
+
+-- The timeout of `opts`, false for none; nil and an error.
+local function timeout_of(opts, op)
+  local timeout, err = duration.timeout(opts.timeout)
+  if err then
+    return nil, errors.from(err, op)
+  end
+  return timeout
+end
+
+-- Takes over what a record says.
+local function see(state, fields)
+  local seen = record.sandbox(fields)
+  for _, key in ipairs { "state", "kept", "labels", "template", "ends_at", "owned" } do
+    state[key] = seen[key]
+  end
+  return seen
+end
+
+local function usable(state, op)
+  if state._link.closed then
+    return nil, errors.new {
+      kind = "Closed", op = op, id = state.id,
+      message = ("the handle of sandbox %s is closed"):format(state.id),
+    }
+  end
+  return true
+end
+
+-- ---- processes ----
+
+function methods:exec(cmd, opts)
+  local state = state_of(self)
+  opts = check.options("exec", 2, opts, exec.SCHEMA)
+  return exec.run(state._link, cmd, opts)
+end
+
+function methods:start(cmd, opts)
+  local state = state_of(self)
+  opts = check.options("start", 2, opts, process.SCHEMA)
+  return process.start(state._link, cmd, opts)
+end
+
+local ATTACH = { expect = "table", from = "integer", timeout = "timeout" }
+local EXPECT = { sandbox = "string", labels = "table", cwd = "string" }
+
+function methods:attach(target, opts)
+  local state = state_of(self)
+  if type(target) == "table" then
+    check.options("attach", 1, target, { tag = "!string" })
+  else
+    check.arg("attach", 1, target, "integer|string")
+  end
+  opts = check.options("attach", 2, opts, ATTACH)
+  check.options("attach", 2, opts.expect, EXPECT)
+  local timeout, err = timeout_of(opts, "attach")
+  if err then
+    return nil, err
+  end
+  if opts.from then
+    return nil, errors.new {
+      kind = "Unsupported", op = "attach", clause = "from",
+      message = "from: offsets belong to output = \"spool\", which is not there yet on the local engine",
+    }
+  end
+  return attach.attach(state._link, target, opts.expect, timeout)
+end
+
+function methods:processes(opts)
+  local state = state_of(self)
+  opts = check.options("processes", 1, opts, TIMEOUT)
+  local timeout, err = timeout_of(opts, "processes")
+  if err then
+    return nil, err
+  end
+  local r
+  r, err = state._link:call("request", "processes", timeout, "list", {})
+  if not r then
+    return nil, err
+  end
+  local out = {}
+  for i, part in ipairs(r.parts or {}) do
+    out[i] = record.process(part)
+  end
+  return out
+end
+
+-- ---- ports ----
+
+function methods:port(number)
+  local state = state_of(self)
+  check.arg("port", 1, number, "number")
+  if number < 1 or number > 65535 or number % 1 ~= 0 then
+    return nil, errors.new {
+      kind = "InvalidArgument", op = "port",
+      message = ("port: %s is not between 1 and 65535"):format(tostring(number)),
+    }
+  end
+  return port.new(state._link, number)
+end
+
+-- The exposed ones, as an array of numbers.
+function methods:ports(opts)
+  local info, err = self:info(opts)
+  if not info then
+    return nil, err
+  end
+  return info.ports
+end
+
+-- ---- lifecycle ----
+
+-- One request of the driver about this sandbox.
+local function drive(self, op, opts, extra, fn)
+  local state = state_of(self)
+  local schema = { timeout = "timeout" }
+  for key, kind in pairs(extra or {}) do
+    schema[key] = kind
+  end
+  opts = check.options(op, 1, opts, schema, 2)
+  local timeout, err = timeout_of(opts, op)
+  local ok = not err
+  if ok then
+    ok, err = usable(state, op)
+  end
+  if not ok then
+    return nil, err
+  end
+  return fn(state, opts, timeout)
+end
+
+function methods:info(opts)
+  return drive(self, "info", opts, nil, function(state, _, timeout)
+    local r, err = state._link.driver:info(state.id, timeout)
+    if not r then
+      return nil, err
+    end
+    return see(state, r.fields)
+  end)
+end
+
+function methods:set_lifetime(lifetime, opts)
+  local state = state_of(self)
+  check.arg("set_lifetime", 1, lifetime, "timeout")
+  opts = check.options("set_lifetime", 2, opts, TIMEOUT)
+  local timeout, err = timeout_of(opts, "set_lifetime")
+  local ok = not err
+  if ok then
+    ok, err = usable(state, "set_lifetime")
+  end
+  if not ok then
+    return nil, err
+  end
+  state.ends_at, err = state._link.driver:set_lifetime(state.id, lifetime, timeout)
+  return state.ends_at and true, err
+end
+
+-- Returns the kind that was really taken.
+function methods:pause(opts)
+  return drive(self, "pause", opts, { keep = "string" }, function(state, given, timeout)
+    local kept, err = state._link.driver:pause(state.id, given.keep or "memory", timeout)
+    if not kept then
+      return nil, err
+    end
+    state.state, state.kept, state.ends_at = "paused", kept, nil
+    return kept
+  end)
+end
+
+function methods:resume(opts)
+  return drive(self, "resume", opts, { lifetime = "duration" }, function(state, given, timeout)
+    local to = state._link
+    local r, err = to.driver:resume(state.id, given.lifetime, timeout)
+    if not r then
+      return nil, err
+    end
+    see(state, r.fields)
+    if r.object and not (to.box and to.box:open_()) then
+      to.box = r.object
+    end
+    return true
+  end)
+end
+
+-- Drops what the handle owns without running it: somebody else has done it, or will.
+local function disown(state)
+  own.let_go(state)
+  if state._release then
+    state._release:cancel()
+    state._release = nil
+  end
+end
+
+function methods:destroy(opts)
+  return drive(self, "destroy", opts, nil, function(state, _, timeout)
+    local ok, err = state._link.driver:destroy(state.id, timeout)
+    if not ok then
+      return nil, err
+    end
+    disown(state)
+    state.state, state.kept, state.ends_at = "gone", nil, nil
+    state._link.gone = true
+    if state._link.box then
+      state._link.box:close()
+    end
+    return true
+  end)
+end
+
+-- Destroys what it owns and waits for that; of a sandbox it does not own it only lets go.
+function methods:close()
+  local state = state_of(self)
+  if state._link.closed then
+    return true
+  end
+  own.let_go(state)
+  local release = state._release
+  state._release = nil
+  state._link:close()
+  if release and not release:fired() then
+    wait.op(release:op(), false, "close")
+    state.state = "gone"
+  end
+  return true
+end
+
+-- ---- what comes later, refused by name ----
+
+for name, what in pairs {
+  snapshot = "snapshots",
+  fork = "copies of a running sandbox",
+  update_network = "changing the network policy",
+  metrics = "metrics",
+} do
+  methods[name] = function(self)
+    local state = state_of(self)
+    return nil, errors.new {
+      kind = "Unsupported", op = name, clause = name, id = state.id,
+      message = ("%s: %s: not there yet on the local engine"):format(name, what),
+    }
+  end
+end
+
+class = core.class("Sandbox", methods, {
+  tostring = function(state)
+    return ("sandbar.Sandbox %s (%s)"):format(state.id, state._link.closed and "closed" or state.state)
+  end,
+})
+
+sandbox.class = class
+
+-- `r` is the driver's answer to create, connect or resume: fields, object, release. `opts`: driver,
+-- limits, scope. A release means that the sandbox ends with the scope or, without one, the handle.
+function sandbox.new(r, opts)
+  local to = link.new {
+    id = r.fields.id,
+    driver = opts.driver,
+    box = r.object,
+    limits = opts.limits or {},
+    scope = opts.scope,
+    owned = r.release ~= nil,
+  }
+  local state = {
+    id = r.fields.id,
+    provider_id = r.fields.id,
+    files = files.new(to),
+    _link = to,
+    _release = r.release,
+    _finalize = function(handle)
+      return handle:close()
+    end,
+  }
+  see(state, r.fields)
+  state.owned = r.release ~= nil
+  to.seen = function(fields)
+    local owned = state.owned
+    see(state, fields)
+    state.owned = owned
+  end
+  -- The handle itself carries the release: collected, it fires. A scope holds the handle.
+  local handle = core.handle(class, state, r.release)
+  to.handle = handle
+  if opts.scope then
+    local held, err = own.hold(opts.scope, handle, state)
+    if not held then
+      return nil, err
+    end
+  end
+  return handle
+end
+
+return sandbox

@@ -1,0 +1,477 @@
+-- The ends of a process's pipes: Output (stdout, stderr) and Input (stdin). Bytes wait in C; what is
+-- kept here is only what was taken off a pipe and not handed out yet (`_stash`): the tail an attach
+-- brought along, and what an abandoned output() had already asked for (`_op`).
+
+local check = require "sandbar.check"
+local core = require "sandbar.core"
+local duration = require "sandbar.duration"
+local errors = require "sandbar.errors"
+local iterator = require "sandbar.iterator"
+local wait = require "sandbar.wait"
+
+local CHUNK = 65536
+local MAX_LINE = 1048576 -- a longer line is LimitExceeded
+local MAX_ALL = 67108864 -- the same for read("a")
+
+local READ_OPTIONS = { timeout = "timeout", max = "size" }
+local WRITE_OPTIONS = { timeout = "timeout" }
+
+local stream = {}
+
+local output_class, input_class
+
+-- ---- output ----
+
+-- Takes what an abandoned read brought, once it is done. True, or nil and why not.
+local function absorb(state, timeout)
+  local op = state._op
+  if not op then
+    return true
+  end
+  if state._reading then
+    return nil, errors.new { kind = "Busy", message = "another reader is at work on this stream" }
+  end
+  state._reading = true
+  local data, err = wait.bytes(op, timeout, "read")
+  state._reading = false
+  if op:done() then
+    state._op = nil
+  end
+  if data then
+    state._stash = state._stash .. data
+    return true
+  end
+  if err and err.kind ~= "Cancelled" then
+    return nil, err
+  end
+  if err and not op:done() then
+    return nil, err
+  end
+  if not err then
+    state._ended = true
+  end
+  return true
+end
+
+-- One native read: data, nil at the end, nil and an error.
+local function native_read(state, mode, n, timeout)
+  if state._ended or not state._native then
+    return nil
+  end
+  local done, data, e = state._native:try_read(mode, n)
+  if done then
+    if e then
+      return nil, errors.from(e, "read")
+    end
+    state._ended = data == nil
+    return data
+  end
+  local err
+  data, err = wait.bytes(state._native:read(mode, n), timeout, "read")
+  if data == nil and not err then
+    state._ended = true
+  end
+  return data, err
+end
+
+local function too_long(what, max)
+  return errors.new {
+    kind = "LimitExceeded",
+    limit = max,
+    message = ("the %s is longer than max = %d bytes; nothing was consumed"):format(what, max),
+  }
+end
+
+-- A line with its newline (or the rest at the end). What is stashed comes first.
+local function read_line(state, max, timeout)
+  local stash = state._stash
+  local at = stash:find("\n", 1, true)
+  if at then
+    if at > max then
+      return nil, too_long("line", max)
+    end
+    state._stash = stash:sub(at + 1)
+    return stash:sub(1, at)
+  end
+  if #stash >= max then
+    return nil, too_long("line", max)
+  end
+  local rest, err = native_read(state, "line", max - #stash, timeout)
+  if err then
+    return nil, err
+  end
+  state._stash = ""
+  if rest == nil and stash == "" then
+    return nil
+  end
+  return stash .. (rest or "")
+end
+
+local function read_exact(state, n, timeout)
+  local stash = state._stash
+  if #stash >= n and n > 0 then
+    state._stash = stash:sub(n + 1)
+    return stash:sub(1, n)
+  end
+  local rest, err = native_read(state, n == 0 and "some" or "exact", math.max(n - #stash, 1), timeout)
+  if err then
+    return nil, err
+  end
+  if n == 0 then -- only asks whether the end has come
+    state._stash = stash .. (rest or "")
+    return state._stash ~= "" and "" or nil
+  end
+  state._stash = ""
+  if rest == nil and stash == "" then
+    return nil
+  end
+  return stash .. (rest or "")
+end
+
+local function read_all(state, max, timeout)
+  if #state._stash > max then
+    return nil, too_long("rest", max)
+  end
+  local rest, err = native_read(state, "all", max - #state._stash, timeout)
+  if err then
+    return nil, err
+  end
+  local data = state._stash .. (rest or "")
+  state._stash = ""
+  state._ended = true
+  return data
+end
+
+local function read_some(state, n, timeout)
+  if state._stash ~= "" then
+    local data = state._stash:sub(1, n)
+    state._stash = state._stash:sub(n + 1)
+    return data
+  end
+  return native_read(state, "some", n, timeout)
+end
+
+-- Why nothing can be read here, or nil. An attached process whose output somebody else is reading
+-- asks again: the other reader may be gone by now.
+local function ready(state, timeout)
+  if state._closed then
+    return nil, errors.new { kind = "Closed", message = ("std%s is closed"):format(state._name) }
+  end
+  if state._mode == "ignore" then
+    return nil, errors.new {
+      kind = "InvalidArgument",
+      message = ("std%s of this process is not read: it was started with \"ignore\""):format(
+        state._name),
+    }
+  end
+  if not state._native and not state._ended and state._open then
+    local ok, err = state._open(timeout)
+    if not ok then
+      return nil, err
+    end
+  end
+  return absorb(state, timeout)
+end
+
+local FORMATS = { l = "l", L = "L", a = "a" }
+
+local function format_of(what)
+  if what == nil then
+    return "l"
+  end
+  if type(what) == "number" then
+    if what >= 0 and what % 1 == 0 and what < 2 ^ 31 then
+      return what
+    end
+  elseif type(what) == "string" then
+    local format = FORMATS[what:match("^%*?(%a)$")]
+    if format then
+      return format
+    end
+  end
+  error("bad argument #1 to 'read' (a count of bytes, \"l\", \"L\" or \"a\" expected)", 3)
+end
+
+local function read(state, format, max, timeout)
+  local ok, err = ready(state, timeout)
+  if not ok then
+    return nil, err
+  end
+  if type(format) == "number" then
+    return read_exact(state, format, timeout)
+  elseif format == "a" then
+    return read_all(state, max or MAX_ALL, timeout)
+  end
+  local line
+  line, err = read_line(state, max or MAX_LINE, timeout)
+  if line and format == "l" then
+    line = line:gsub("\n$", "")
+  end
+  return line, err
+end
+
+local output = {}
+
+function output:read(what, opts)
+  local state = core.state(self, output_class)
+  local format = format_of(what)
+  opts = check.options("read", 2, opts, READ_OPTIONS)
+  local timeout, err = duration.timeout(opts.timeout)
+  if err then
+    return nil, err
+  end
+  return read(state, format, opts.max, timeout)
+end
+
+function output:lines(what, opts)
+  local state = core.state(self, output_class)
+  local format = format_of(what)
+  opts = check.options("lines", 2, opts, READ_OPTIONS)
+  local timeout, err = duration.timeout(opts.timeout)
+  if err then
+    return nil, err
+  end
+  return iterator.new(function()
+    local data, why = read(state, format, opts.max, timeout)
+    if data == "" and format == "a" then
+      return nil
+    end
+    return data, why
+  end, state)
+end
+
+function output:close()
+  local state = core.state(self, output_class)
+  if not state._closed then
+    state._closed = true
+    state._stash = ""
+    if state._native then
+      state._native:close()
+    end
+  end
+  return true
+end
+
+output_class = core.class("Output", output, {
+  tostring = function(state)
+    return ("sandbar.Output (std%s, %s)"):format(state._name,
+      state._closed and "closed" or state._ended and "ended" or "open")
+  end,
+})
+
+-- `fields`: native (a NativeStream or nil), mode, open (a function that gets the stream later),
+-- stash, process (kept alive by this stream).
+function stream.output(name, fields)
+  return core.handle(output_class, {
+    _name = name,
+    _native = fields.native,
+    _mode = fields.mode,
+    _open = fields.open,
+    _stash = fields.stash or "",
+    _ended = fields.ended or false,
+    _process = fields.process,
+    _offset = 0,
+  })
+end
+
+-- For open functions: the stream has been got, or what there is came as a whole.
+function stream.supply(handle, native, stash)
+  local state = core.state(handle, output_class)
+  state._native = native
+  state._stash = state._stash .. (stash or "")
+  state._ended = native == nil
+end
+
+-- ---- both streams, in the order of arrival ----
+
+local function take(state, data)
+  local offset = state._offset
+  state._offset = offset + #data
+  return state._fd, data, offset
+end
+
+-- What is there already on one stream: true and data, true and nil at its end, false.
+local function poll(state)
+  if state._stash ~= "" then
+    local data = state._stash
+    state._stash = ""
+    return true, data
+  end
+  local op = state._op
+  if op then
+    if not op:done() then
+      return false
+    end
+    state._op = nil
+    local data, e = op:bytes()
+    if e then
+      return true, nil, errors.from(e, "output")
+    end
+    state._ended = data == nil
+    return true, data
+  end
+  if state._ended or not state._native then
+    return true, nil
+  end
+  local done, data, e = state._native:try_read("some", CHUNK)
+  if done and e then
+    return true, nil, errors.from(e, "output")
+  end
+  if done then
+    state._ended = data == nil
+  end
+  return done, data
+end
+
+local function output_step(it)
+  while true do
+    local waiting = {}
+    for _ = 1, #it do
+      local state = table.remove(it, 1) -- whoever was asked first is asked last the next time
+      local done, data, err = poll(state)
+      if err then
+        return nil, err
+      end
+      if not done or data then
+        it[#it + 1] = state
+      end
+      if data then
+        return take(state, data)
+      end
+      if not done then
+        state._op = state._op or state._native:read("some", CHUNK)
+        waiting[#waiting + 1] = state._op
+      end
+    end
+    if #it == 0 then
+      return nil
+    end
+    local ok, err = wait.any(waiting, it.timeout, "output")
+    if not ok then
+      return nil, err
+    end
+  end
+end
+
+local function output_stop(it)
+  for _, state in ipairs(it) do
+    if state._op then
+      state._op:cancel()
+    end
+  end
+end
+
+-- for fd, data, offset in ...: `handles` are Outputs; fd is 1 for the first and 2 for the second.
+function stream.both(handles, timeout)
+  local it = { timeout = timeout }
+  for fd = 1, 2 do
+    if handles[fd] then
+      local state = core.state(handles[fd], output_class)
+      if state._mode ~= "ignore" then
+        local ok, err = ready(state, timeout)
+        if not ok then
+          return nil, err
+        end
+        state._fd = fd
+        it[#it + 1] = state
+      end
+    end
+  end
+  return iterator.new(output_step, it, output_stop)
+end
+
+-- Reads to the end of both streams, keeping what comes for later reads, at most `max` bytes.
+function stream.drain(handles, deadline, max)
+  for fd = 1, 2 do
+    local state = handles[fd] and core.state(handles[fd], output_class)
+    while state and state._mode == "pipe" and not state._ended and not state._closed do
+      local left = deadline and math.max(deadline - core.now(), 0)
+      local ok, err = ready(state, left)
+      local data
+      if ok then
+        data, err = native_read(state, "some", CHUNK, left)
+      end
+      if err then
+        return nil, err
+      end
+      if data then
+        state._stash = state._stash .. data
+        if #state._stash > max then
+          return nil, too_long("unread output", max)
+        end
+      end
+    end
+  end
+  return true
+end
+
+-- ---- input ----
+
+local input = {}
+
+function input:write(data, opts)
+  local state = core.state(self, input_class)
+  if type(data) ~= "string" then
+    error(("bad argument #1 to 'write' (string expected, got %s)"):format(type(data)), 2)
+  end
+  opts = check.options("write", 2, opts, WRITE_OPTIONS)
+  local timeout, err = duration.timeout(opts.timeout)
+  if err then
+    return nil, err
+  end
+  if state._closed or not state._native then
+    return nil, errors.new {
+      kind = "Closed",
+      op = "write",
+      message = state._closed and "stdin is closed"
+        or "this process has no open stdin; start it with stdin = \"pipe\"",
+    }
+  end
+  if data == "" then
+    return 0
+  end
+  local r, partial
+  r, err, partial = wait.op(state._native:write(data), timeout, "write")
+  if r then
+    return r.number
+  end
+  if err.kind == "Timeout" then
+    return partial and partial.number or 0
+  end
+  return nil, err
+end
+
+function input:close()
+  local state = core.state(self, input_class)
+  if not state._closed then
+    state._closed = true
+    if state._native then
+      state._native:close_write()
+    end
+  end
+  return true
+end
+
+input_class = core.class("Input", input, {
+  tostring = function(state)
+    return ("sandbar.Input (%s)"):format(
+      state._closed and "closed" or state._native and "open" or "not open")
+  end,
+})
+
+function stream.input(native, process)
+  return core.handle(input_class, { _native = native, _process = process })
+end
+
+-- CHUNK and read_some serve exec's own loop.
+stream.CHUNK = CHUNK
+function stream.some(handle, timeout)
+  local state = core.state(handle, output_class)
+  local ok, err = ready(state, timeout)
+  if not ok then
+    return nil, err
+  end
+  return read_some(state, CHUNK, timeout)
+end
+
+return stream

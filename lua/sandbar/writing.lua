@@ -1,0 +1,264 @@
+-- files:write and write_many: whole strings in one operation, functions and files piece by piece. What is
+-- atomic shows up as a whole or not at all.
+
+local check = require "sandbar.check"
+local errors = require "sandbar.errors"
+local filecall = require "sandbar.filecall"
+local nested = require "sandbar.nested"
+local record = require "sandbar.record"
+local wait = require "sandbar.wait"
+
+local CHUNK = 262144
+local O_WRONLY, O_CREAT, O_EXCL, O_TRUNC, O_APPEND = 1, 64, 128, 512, 1024
+
+local OP, methods = filecall.OP, filecall.methods
+local begin, call, request = filecall.begin, filecall.call, filecall.request
+local check_path, invalid = filecall.check_path, filecall.invalid
+local mode_bits, schema = filecall.mode_bits, filecall.schema
+
+local writing = {}
+
+local function flag(value)
+  return value and 1 or 0
+end
+
+-- Can this be read like a file of Lua's?
+function writing.readable(value)
+  local kind = type(value)
+  if kind ~= "userdata" and kind ~= "table" then
+    return false
+  end
+  local ok, method = pcall(function()
+    return value.read
+  end)
+  return ok and type(method) == "function"
+end
+
+local WRITE_OPTIONS = schema {
+  mode = "string|integer",
+  flag = "string",
+  atomic = "boolean",
+  owner = "string",
+  xattrs = "table",
+}
+
+local FLAGS = { w = {}, wx = { exclusive = true }, a = { append = true }, ax = { append = true, exclusive = true } }
+
+-- The next piece of a function's or a file's data; nil at the end, or nil and why.
+local function next_piece(source)
+  local piece, err
+  if type(source) == "function" then
+    piece, err = source()
+  else
+    piece, err = source:read(CHUNK)
+  end
+  if piece ~= nil and type(piece) ~= "string" then
+    error(("the source of a write gave a %s instead of a string"):format(type(piece)), 0)
+  end
+  return piece, err
+end
+
+local function copy_from(source, native)
+  local offset = 0
+  while true do
+    local piece, err = next_piece(source)
+    if piece == nil then
+      if err ~= nil then
+        return nil, errors.from(err, "files:write")
+      end
+      return offset
+    end
+    if piece ~= "" then
+      local r
+      r, err = wait.op(native:write(offset, piece), false, "files:write")
+      if not r then
+        return nil, err
+      end
+      offset = offset + #piece
+    end
+  end
+end
+
+-- From a source of pieces into a file that shows up, whole, at the end; nothing is left if that fails.
+local function write_atomic(state, fields, source, timeout)
+  local r, err = call(state, "write", timeout, "begin", fields)
+  if not r then
+    return nil, err
+  end
+  local native = r.object
+  local token = { token = r.fields.token, path = r.fields.path, user = fields.user }
+  local called, written, why = nested.pcall(copy_from, source, native)
+  if not called or not written then
+    request(state, "write", false, OP.ABORT, token)
+    native:close()
+    if not called then
+      error(written, 0)
+    end
+    return nil, why
+  end
+  token.exclusive, token.mode, token.owner = fields.exclusive, fields.mode, fields.owner
+  r, err = call(state, "write", timeout, "commit", native, token)
+  native:close()
+  if not r then
+    token.exclusive, token.mode, token.owner = nil, nil, nil
+    request(state, "write", false, OP.ABORT, token)
+    return nil, err
+  end
+  return r
+end
+
+local function write_in_place(state, fields, source, how, timeout)
+  fields.oflags = O_WRONLY + O_CREAT + (how.append and O_APPEND or O_TRUNC)
+    + (how.exclusive and O_EXCL or 0)
+  local owner = fields.owner
+  fields.owner, fields.exclusive, fields.append, fields.atomic = nil, nil, nil, nil
+  local r, err = call(state, "write", timeout, "open", fields)
+  if not r then
+    return nil, err
+  end
+  local native = r.object
+  local called, written, why = nested.pcall(copy_from, source, native)
+  native:close()
+  if not called then
+    error(written, 0)
+  end
+  if not written then
+    return nil, why
+  end
+  if owner then
+    r, err = request(state, "write", timeout, OP.CHOWN, { path = fields.path, owner = owner, user = fields.user })
+    if not r then
+      return nil, err
+    end
+  end
+  return request(state, "write", timeout, OP.STAT, { path = fields.path, user = fields.user })
+end
+
+local function xattr_list(op, path, xattrs)
+  for name, value in pairs(xattrs) do
+    if type(name) ~= "string" or type(value) ~= "string" or name:find("%z") then
+      return invalid(op, path, "xattrs: names and values are strings, names without zero bytes")
+    end
+  end
+  return record.list(xattrs)
+end
+
+local function write(self, path, data, opts)
+  local how = FLAGS[opts.flag or "w"]
+  if not how then
+    return invalid("write", path, ("flag %q is none of \"w\", \"wx\", \"a\""):format(opts.flag))
+  end
+  local state, fields, timeout = begin(self, "write", opts, path)
+  if not state then
+    return nil, fields
+  end
+  local bits, err = mode_bits("write", path, opts.mode)
+  if err then
+    return nil, err
+  end
+  local attributes
+  if opts.xattrs then
+    attributes, err = xattr_list("write", path, opts.xattrs)
+    if err then
+      return nil, err
+    end
+  end
+  fields.mode, fields.owner, fields.parents = bits, opts.owner, 1
+  fields.exclusive, fields.append = flag(how.exclusive), flag(how.append)
+  fields.atomic = flag(opts.atomic ~= false and not how.append)
+  local r
+  if type(data) == "string" then
+    r, err = call(state, "write", timeout, "write_all", fields, data)
+  elseif fields.atomic == 1 then
+    fields.append, fields.atomic = nil, nil
+    r, err = write_atomic(state, fields, data, timeout)
+  else
+    r, err = write_in_place(state, fields, data, how, timeout)
+  end
+  if r and attributes then
+    local entry = r
+    r, err = request(state, "write", timeout, OP.SETXATTR,
+      { path = path, xattr = attributes, user = fields.user })
+    r = r and entry
+  end
+  if not r then
+    return nil, errors.from(err, "files:write", { path = path })
+  end
+  return record.entry(r.fields)
+end
+
+local function check_source(fname, index, data, level)
+  if type(data) == "string" or type(data) == "function" then
+    return
+  end
+  if writing.readable(data) then
+    return
+  end
+  check.fail(fname, index, ("string, function or file expected, got %s"):format(type(data)), level + 1)
+end
+
+function methods:write(path, data, opts)
+  check_source("write", 2, data, 1)
+  opts = check.options("write", 3, opts, WRITE_OPTIONS)
+  local ok, err = check_path("write", 1, path)
+  if not ok then
+    return nil, err
+  end
+  return write(self, path, data, opts)
+end
+
+-- A list of { path =, data =, and options of write }, or a table path = data.
+local function items_of(list)
+  if list[1] ~= nil or next(list) == nil then
+    return check.list("write_many", 1, list, "table", 2)
+  end
+  local items = {}
+  for path, data in pairs(list) do
+    check.arg("write_many", 1, path, "string", 2)
+    items[#items + 1] = { path = path, data = data }
+  end
+  table.sort(items, function(a, b)
+    return a.path < b.path
+  end)
+  return items
+end
+
+-- All are tried: the array of entries, or nil and an Aggregate whose `result` has { path, entry } or
+-- { path, error } for each, in their order.
+function methods:write_many(list, opts)
+  check.arg("write_many", 1, list, "table")
+  local items = items_of(list)
+  opts = check.options("write_many", 2, opts, WRITE_OPTIONS)
+  local entries, results, reasons = {}, {}, {}
+  for i, item in ipairs(items) do
+    local own = {}
+    for key, value in pairs(opts) do
+      own[key] = value
+    end
+    for key, value in pairs(item) do
+      if key ~= "path" and key ~= "data" then
+        own[key] = value
+      end
+    end
+    check.options("write_many", 1, own, WRITE_OPTIONS)
+    check_source("write_many", 1, item.data, 1)
+    local ok, err = check_path("write_many", 1, item.path)
+    local entry
+    if ok then
+      entry, err = write(self, item.path, item.data, own)
+    end
+    entries[i] = entry
+    results[i] = { path = item.path, entry = entry, error = err }
+    if err then
+      reasons[#reasons + 1] = { type = "failure", error = err }
+    end
+  end
+  if #reasons > 0 then
+    local err = errors.aggregate(reasons, "files:write_many")
+    err.result = results
+    return nil, err
+  end
+  return entries
+end
+
+return writing

@@ -1,0 +1,105 @@
+/* What differs between the machines: the system call instruction, the entry point, and a child that
+ * shares our address space. */
+#ifndef GUEST_ARCH_H
+#define GUEST_ARCH_H
+
+#include <stddef.h>
+
+/* sys_spawn(flags, fn, arg): clone(2) without a new stack, as vfork does: the child runs fn(arg) below
+ * the frame of its parent, which stands still until the child has replaced its image or is gone. fn
+ * never returns. The child branches away inside the assembly, so that the compiler never sees a call
+ * that returns twice and cannot share a stack slot between the two. */
+
+#if defined(__x86_64__)
+
+static inline long sys_call(long n, long a, long b, long c, long d, long e, long f)
+{
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = f;
+    long ret;
+    __asm__ volatile("syscall"
+                     : "=a"(ret)
+                     : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return ret;
+}
+
+static inline long sys_spawn(long flags, void (*fn)(void *), void *arg)
+{
+    register long r10 __asm__("r10") = 0;
+    register long r8 __asm__("r8") = 0;
+    register void (*r12)(void *) __asm__("r12") = fn;
+    register void *r13 __asm__("r13") = arg;
+    long ret;
+    __asm__ volatile("syscall\n\t"
+                     "test %%rax, %%rax\n\t"
+                     "jnz 1f\n\t"
+                     "lea -256(%%rsp), %%rsp\n\t"
+                     "and $-16, %%rsp\n\t"
+                     "xor %%ebp, %%ebp\n\t"
+                     "mov %%r13, %%rdi\n\t"
+                     "call *%%r12\n\t"
+                     "ud2\n"
+                     "1:"
+                     : "=a"(ret)
+                     : "a"(56L), "D"(flags), "S"(0L), "d"(0L), "r"(r10), "r"(r8), "r"(r12), "r"(r13)
+                     : "rcx", "r11", "memory");
+    return ret;
+}
+
+#define SYS_START                                                                                   \
+    __asm__(".globl _start\n.type _start, @function\n_start:\n\t"                                   \
+            "xor %ebp, %ebp\n\tmov %rsp, %rdi\n\tand $-16, %rsp\n\tcall guest_main\n\tud2\n")
+
+#elif defined(__aarch64__)
+
+static inline long sys_call(long n, long a, long b, long c, long d, long e, long f)
+{
+    register long x8 __asm__("x8") = n;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    register long x4 __asm__("x4") = e;
+    register long x5 __asm__("x5") = f;
+    __asm__ volatile("svc 0"
+                     : "+r"(x0)
+                     : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+                     : "memory");
+    return x0;
+}
+
+static inline long sys_spawn(long flags, void (*fn)(void *), void *arg)
+{
+    register long x8 __asm__("x8") = 220;
+    register long x0 __asm__("x0") = flags;
+    register long x1 __asm__("x1") = 0;
+    register long x2 __asm__("x2") = 0;
+    register long x3 __asm__("x3") = 0;
+    register long x4 __asm__("x4") = 0;
+    register void (*x19)(void *) __asm__("x19") = fn;
+    register void *x20 __asm__("x20") = arg;
+    __asm__ volatile("svc 0\n\t"
+                     "cbnz x0, 1f\n\t"
+                     "sub sp, sp, #256\n\t"
+                     "mov x29, xzr\n\t"
+                     "mov x0, x20\n\t"
+                     "blr x19\n\t"
+                     "brk #0\n"
+                     "1:"
+                     : "+r"(x0)
+                     : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x19), "r"(x20)
+                     : "memory");
+    return x0;
+}
+
+#define SYS_START                                                                                   \
+    __asm__(".globl _start\n.type _start, %function\n_start:\n\t"                                   \
+            "mov x29, xzr\n\tmov x0, sp\n\tbl guest_main\n\tbrk #0\n")
+
+#else
+#error "pid 1 knows x86_64 and aarch64"
+#endif
+
+#endif

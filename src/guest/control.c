@@ -1,0 +1,205 @@
+/* The supervisor's side: set-up, connections, leaves, stop. */
+#include "conn.h"
+#include "mem.h"
+#include "proc.h"
+#include "worker.h"
+
+static void send_control(const struct sb_packer *p)
+{
+    if (guest.control.fd >= 0)
+        msg_send(guest.control.fd, p, NULL, 0, MSG_DONTWAIT);
+}
+
+static void control_reply(uint32_t req)
+{
+    struct sb_packer p;
+    answer_begin(&p, SB_REPLY, req);
+    send_control(&p);
+}
+
+static char *copy_of(const struct sb_reader *fields, uint16_t tag)
+{
+    struct sb_field_view f;
+    char *copy;
+    if (!sb_read_find(fields, tag, &f) || f.len == 0 || str_find(f.data, f.len, '\0') != NULL)
+        return NULL;
+    copy = mem_alloc(f.len + 1);
+    if (copy != NULL)
+        memcpy(copy, f.data, f.len);
+    return copy;
+}
+
+static void take_env(const struct sb_reader *fields)
+{
+    struct sb_reader at = *fields;
+    struct sb_field_view f;
+    size_t n = 0, bytes = 0;
+    char *text;
+    while (sb_read_field(&at, &f) == 1)
+        if (f.tag == SB_F_ENV) {
+            n++;
+            bytes += f.len + 1;
+        }
+    guest.env = n == 0 ? NULL : mem_alloc((n + 1) * sizeof *guest.env + bytes);
+    if (guest.env == NULL)
+        return;
+    text = (char *)(guest.env + n + 1);
+    at = *fields;
+    while (sb_read_field(&at, &f) == 1) {
+        if (f.tag != SB_F_ENV || f.len == 0 || f.data[0] == '=' ||
+            str_find(f.data, f.len, '=') == NULL || str_find(f.data, f.len, '\0') != NULL)
+            continue;
+        memcpy(text, f.data, f.len);
+        guest.env[guest.nenv++] = text;
+        text += f.len + 1;
+    }
+}
+
+static void take_leaves(struct request *r)
+{
+    guest.leaves_asked = 0;
+    for (unsigned i = 0; i + 1 < r->nfds && guest.nleaves < MAX_LEAVES; i += 2) {
+        guest.leaves[guest.nleaves++] = (struct leaf){r->fds[i], r->fds[i + 1]};
+        r->fds[i] = r->fds[i + 1] = -1;
+        guest.leaves_used = 1;
+    }
+}
+
+void control_need_leaves(void)
+{
+    struct sb_packer p;
+    if (guest.leaves_asked)
+        return;
+    guest.leaves_asked = 1;
+    answer_begin(&p, SB_G_NEED_LEAVES, 0);
+    send_control(&p);
+}
+
+static void take_init(struct request *r)
+{
+    if (!guest.ready) {
+        guest.ready = 1;
+        guest.limit_commands = sb_read_u64(&r->fields, SB_F_LIMIT_COMMANDS, 0);
+        guest.user = copy_of(&r->fields, SB_F_USER);
+        guest.cwd = copy_of(&r->fields, SB_F_CWD);
+        take_env(&r->fields);
+        if (guest.single && guest.user == NULL && (guest.user = mem_alloc(21)) != NULL)
+            str_digits(guest.user, guest.uid);
+    }
+    guest.epoch = (uint32_t)sb_read_u64(&r->fields, SB_F_EPOCH, 0);
+    take_leaves(r);
+    control_reply(r->head.req);
+}
+
+/* Syncs in a child, since it may take long; the answer goes out when the child has ended. */
+static void sync_start(uint32_t req)
+{
+    long pid = sys_call(__NR_clone, SIGCHLD, 0, 0, 0, 0, 0);
+    if (pid == 0) {
+        SYS0(__NR_sync);
+        sys_exit(0);
+    }
+    if (pid < 0)
+        control_reply(req);
+    else
+        guest.syncing = (int)pid;
+}
+
+void control_synced(void)
+{
+    guest.syncing = 0;
+    control_reply(guest.stop_req);
+}
+
+void control_stop_check(void)
+{
+    if (guest.stopping == 1 && procs_running == 0) {
+        guest.stopping = 2;
+        guest.stop_kill_ms = 0;
+        sync_start(guest.stop_req);
+    }
+}
+
+static void take_stop(struct request *r)
+{
+    uint64_t grace = sb_read_u64(&r->fields, SB_F_GRACE_MS, 0);
+    if (guest.stopping == 0) {
+        guest.stopping = 1;
+        worker_stop_all();
+        proc_signal_all(grace > 0 ? SIGTERM : SIGKILL);
+        if (grace > 0) {
+            guest.stop_kill_ms = sys_now_ms() + grace;
+            loop_wake_at(guest.stop_kill_ms);
+        }
+    }
+    guest.stop_req = r->head.req;
+    if (guest.stopping == 2 && guest.syncing == 0)
+        control_reply(guest.stop_req);
+    control_stop_check();
+}
+
+static void control_lost(void)
+{
+    loop_unwatch(&guest.control);
+    sys_close(guest.control.fd);
+    guest.control.fd = -1;
+    guest.leaves_asked = 0;
+}
+
+static void control_ready(struct watch *w, uint32_t events)
+{
+    struct request r;
+    long n;
+    (void)events;
+    n = msg_receive(w->fd, &r);
+    if (n == -EAGAIN)
+        return;
+    if (n <= 0 || sb_read_begin(&r.fields, &r.head, guest.in, (size_t)n) != 0 || msg_unspill(&r) != 0) {
+        request_end(&r);
+        control_lost();
+        return;
+    }
+    switch (r.head.type) {
+    case SB_G_INIT:
+        take_init(&r);
+        break;
+    case SB_G_CONN:
+        guest.epoch = (uint32_t)sb_read_u64(&r.fields, SB_F_EPOCH, guest.epoch);
+        for (unsigned i = 0; i < r.nfds; i++)
+            conn_add(r.fds[i]);
+        r.nfds = 0;
+        break;
+    case SB_G_EPOCH:
+        guest.epoch = (uint32_t)sb_read_u64(&r.fields, SB_F_EPOCH, guest.epoch);
+        break;
+    case SB_G_LEAVES:
+        take_leaves(&r);
+        break;
+    case SB_G_STOP:
+        take_stop(&r);
+        break;
+    default: { /* from a newer supervisor */
+        struct sb_packer p;
+        answer_begin(&p, SB_ERROR, r.head.req);
+        sb_pack_str(&p, SB_F_KIND, "Unsupported");
+        if (r.head.req != 0)
+            send_control(&p);
+    }
+    }
+    request_end(&r);
+}
+
+/* A first or a later supervisor. */
+void control_adopt(int fd)
+{
+    struct sb_packer p;
+    if (guest.control.fd >= 0)
+        control_lost();
+    if (loop_watch(&guest.control, fd, EPOLLIN, control_ready) != 0) {
+        sys_close(fd);
+        return;
+    }
+    answer_begin(&p, SB_G_HELLO, 0);
+    sb_pack_u64(&p, SB_F_VERSION, SB_PROTO_VERSION);
+    send_control(&p);
+}

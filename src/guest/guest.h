@@ -1,0 +1,90 @@
+/* Pid 1 of a sandbox: one thread, one epoll loop, one struct of state.
+ *
+ * It is inside the boundary: the caller and the supervisor believe nothing it says, and it believes
+ * nothing that callers or commands say. It never blocks on either: sends do not wait, files are touched
+ * only by workers (file operations) and by the child of a command on its way to execve. */
+#ifndef GUEST_GUEST_H
+#define GUEST_GUEST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../engine/proto.h"
+
+enum {
+    FD_CONTROL = 3,  /* seqpacket pair to the supervisor, at the start */
+    FD_LISTEN = 4,   /* a later supervisor connects here */
+    MAX_CONNS = 256, /* caller connections */
+    MAX_LEAVES = 64, /* empty leaf groups in stock */
+};
+
+/* Something the loop watches. Owned by whoever embeds it; removed before its descriptor is closed,
+ * since workers may hold a copy of the descriptor and keep it registered. */
+struct watch {
+    int fd; /* -1: nothing */
+    uint32_t events;
+    void (*ready)(struct watch *w, uint32_t events);
+};
+
+/* A v2 group that holds one command's tree. Descriptors made by the supervisor. */
+struct leaf {
+    int procs, kill; /* -1: none */
+};
+
+struct conn;
+struct proc;
+
+struct guest {
+    int epoll;
+    int single; /* this namespace has one id: no user but ours can be taken on */
+    uint32_t uid, gid;
+
+    /* from SB_G_INIT */
+    int ready;
+    uint32_t epoch;
+    uint64_t limit_commands;
+    char *user, *cwd; /* NULL: not given */
+    char **env;       /* NULL-terminated, "NAME=value" */
+    size_t nenv;
+
+    struct watch control, listener, children, timer;
+    struct conn *conns;
+    size_t nconns;
+
+    struct leaf leaves[MAX_LEAVES];
+    unsigned nleaves;
+    int leaves_asked;
+    int leaves_used; /* there have been leaves: trees are killed by them */
+
+    int syncing;          /* pid of the child that answers SB_G_STOP, 0 none */
+    uint32_t stop_req;
+    int stopping;         /* SB_G_STOP was received: nothing new is started */
+    uint64_t stop_kill_ms; /* when TERM becomes KILL; 0 = done */
+
+    /* A message being read, and one being written: one at a time each. Only touched pages cost. */
+    unsigned char in[SB_MSG_MAX];
+    unsigned char out[SB_MSG_MAX];
+};
+
+extern struct guest guest;
+
+/* loop.c */
+int loop_start(void);
+_Noreturn void loop_run(void);
+int loop_watch(struct watch *w, int fd, uint32_t events,
+               void (*ready)(struct watch *, uint32_t events));
+void loop_change(struct watch *w, uint32_t events);
+void loop_unwatch(struct watch *w);
+/* Calls proc_tick at this time (sys_now_ms) or earlier. */
+void loop_wake_at(uint64_t ms);
+
+/* control.c */
+void control_adopt(int fd);
+void control_need_leaves(void);
+void control_synced(void);
+void control_stop_check(void);
+
+/* error names of the contract for an errno (positive) */
+const char *kind_of_errno(int err);
+
+#endif

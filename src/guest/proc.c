@@ -1,0 +1,531 @@
+#include "proc.h"
+
+#include "mem.h"
+#include "worker.h"
+
+enum {
+    RECHECK_MS = 5, /* first look at a tree that should be dead; doubles ... */
+    RECHECK_MAX_MS = 1000,
+};
+
+struct proc *procs;
+size_t procs_running;
+static size_t procs_ended; /* attachable ones */
+
+void proc_add(struct proc *p)
+{
+    /* A number that is in use again says nothing about the old command any more. */
+    for (struct proc *old = procs; old != NULL; old = old->next)
+        for (unsigned i = 0; i < old->nstages; i++)
+            for (unsigned j = 0; j < p->nstages; j++)
+                if (old->stages[i] == -p->stages[j])
+                    old->stages[i] = 0;
+    p->running = 1;
+    p->leafed = p->leaf.procs >= 0;
+    p->next = procs;
+    p->link = &procs;
+    if (procs != NULL)
+        procs->link = &p->next;
+    procs = p;
+    procs_running++;
+    loop_wake_at(p->limit_at);
+}
+
+void proc_free(struct proc *p)
+{
+    *p->link = p->next;
+    if (p->next != NULL)
+        p->next->link = p->link;
+    for (int i = 0; i < 2; i++)
+        stream_free(&p->out[i]);
+    if (p->stdin_fd >= 0)
+        sys_close(p->stdin_fd);
+    if (p->leaf.procs >= 0) {
+        sys_close(p->leaf.procs);
+        sys_close(p->leaf.kill);
+    }
+    mem_free(p);
+}
+
+static void pack_end(struct sb_packer *a, const struct proc *p)
+{
+    int sig = p->status & 127;
+    sb_pack_u64(a, SB_F_STATUS, (uint64_t)(unsigned)p->status);
+    sb_pack_str(a, SB_F_REASON, p->limited ? "limit" : sig != 0 ? "signal" : "exit");
+    if (sig != 0)
+        sb_pack_u64(a, SB_F_SIGNAL, (uint64_t)sig);
+    sb_pack_u64(a, SB_F_UTIME_US, (uint64_t)(p->usage.utime.sec * 1000000 + p->usage.utime.usec));
+    sb_pack_u64(a, SB_F_STIME_US, (uint64_t)(p->usage.stime.sec * 1000000 + p->usage.stime.usec));
+    sb_pack_u64(a, SB_F_MAXRSS, (uint64_t)p->usage.maxrss * 1024);
+}
+
+static void send_exited(struct conn *c, uint32_t req, const struct proc *p)
+{
+    struct sb_packer a;
+    answer_begin(&a, SB_EXITED, req);
+    sb_pack_u64(&a, SB_F_SERIAL, p->serial);
+    sb_pack_u64(&a, SB_F_PID, (uint64_t)p->pid);
+    pack_end(&a, p);
+    for (int i = 0; i < 2; i++)
+        if (p->out[i].dropped > 0)
+            sb_pack_u64(&a, i == 0 ? SB_F_DROPPED : SB_F_DROPPED_ERR, p->out[i].dropped);
+    conn_send(c, &a, NULL, 0);
+}
+
+static void send_count(struct conn *c, uint32_t req, uint64_t count)
+{
+    struct sb_packer a;
+    answer_begin(&a, SB_REPLY, req);
+    sb_pack_u64(&a, SB_F_COUNT, count);
+    conn_send(c, &a, NULL, 0);
+}
+
+/* Answers those who wait, as far as what they wait for has come. */
+static void waiters_answer(struct proc *p, int tree_empty)
+{
+    struct waiter **at = &p->waiters;
+    while (*at != NULL) {
+        struct waiter *w = *at;
+        if (p->running || (w->kill && !tree_empty)) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        if (w->kill)
+            send_count(w->conn, w->req, w->count);
+        else
+            send_exited(w->conn, w->req, p);
+        mem_free(w);
+    }
+}
+
+static int kill_awaited(const struct proc *p)
+{
+    for (const struct waiter *w = p->waiters; w != NULL; w = w->next)
+        if (w->kill)
+            return 1;
+    return 0;
+}
+
+/* What an ended command still holds: its tree, its leaf, pipes that a caller reads to their end. Looked
+ * at again and again, ever less often, since no event tells. */
+static void proc_settle(struct proc *p, uint64_t now)
+{
+    int again = 0;
+    if (kill_awaited(p) || p->kill_at != 0) {
+        int alive = tree_alive(p);
+        if (!alive)
+            p->kill_at = 0;
+        if (!alive && !p->running)
+            waiters_answer(p, 1);
+        else
+            again = 1;
+    }
+    if (p->running)
+        goto out;
+    if (p->leaf.procs >= 0 && leaf_give(&p->leaf) != 0)
+        again = 1;
+    for (int i = 0; i < 2; i++) {
+        struct stream *s = &p->out[i];
+        if (s->watch.fd >= 0 && !s->watched) {
+            if (stream_at_end(s))
+                stream_close(s);
+            else
+                again = 1;
+        }
+    }
+out:
+    p->recheck_at = 0;
+    if (again) {
+        p->recheck_step = p->recheck_step == 0 ? RECHECK_MS : p->recheck_step * 2;
+        if (p->recheck_step > (kill_awaited(p) ? 40 : RECHECK_MAX_MS))
+            p->recheck_step = kill_awaited(p) ? 40 : RECHECK_MAX_MS;
+        p->recheck_at = now + p->recheck_step;
+        loop_wake_at(p->recheck_at);
+    }
+}
+
+static int proc_done_with(const struct proc *p)
+{
+    return p->hidden && p->out[0].watch.fd < 0 && p->out[1].watch.fd < 0 && p->waiters == NULL;
+}
+
+static void proc_hide(struct proc *p)
+{
+    if (!p->hidden) {
+        p->hidden = 1;
+        p->expire_at = 0;
+        procs_ended--;
+    }
+    /* Nobody can attach any more: what a background child still writes is thrown away. */
+    for (int i = 0; i < 2; i++)
+        if (p->out[i].lease == NULL && p->out[i].watch.fd < 0)
+            stream_free(&p->out[i]);
+}
+
+/* The oldest ended record goes when there are too many. The list is youngest first. */
+static void proc_limit_ended(void)
+{
+    struct proc *oldest = NULL;
+    if (procs_ended <= SB_KEEP_ENDED)
+        return;
+    for (struct proc *p = procs; p != NULL; p = p->next)
+        if (!p->running && !p->hidden)
+            oldest = p;
+    if (oldest != NULL) {
+        proc_hide(oldest);
+        if (proc_done_with(oldest))
+            proc_free(oldest);
+    }
+}
+
+static void proc_ended(struct proc *p)
+{
+    uint64_t now = sys_now_ms();
+    p->running = 0;
+    procs_running--;
+    procs_ended++;
+    p->limit_at = 0;
+    p->expire_at = now + SB_KEEP_ENDED_MS;
+    loop_wake_at(p->expire_at);
+    if (p->stdin_fd >= 0)
+        sys_close(p->stdin_fd);
+    p->stdin_fd = -1;
+    send_exited(p->owner, 0, p);
+    waiters_answer(p, 0);
+    p->recheck_step = 0;
+    proc_settle(p, now);
+    proc_limit_ended();
+    control_stop_check();
+}
+
+static int reaped(int pid, int status, const struct sys_rusage *usage)
+{
+    for (struct proc *p = procs; p != NULL; p = p->next) {
+        if (!p->running)
+            continue;
+        for (unsigned i = 0; i < p->nstages; i++) {
+            if (p->stages[i] != pid)
+                continue;
+            p->stages[i] = -pid;
+            p->usage.utime.sec += usage->utime.sec;
+            p->usage.utime.usec += usage->utime.usec;
+            p->usage.stime.sec += usage->stime.sec;
+            p->usage.stime.usec += usage->stime.usec;
+            if (usage->maxrss > p->usage.maxrss)
+                p->usage.maxrss = usage->maxrss;
+            if (i + 1 == p->nstages)
+                p->status = status;
+            if (--p->nalive == 0)
+                proc_ended(p);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+void proc_reap(void)
+{
+    int strangers = 0;
+    for (;;) {
+        struct sys_rusage usage;
+        int status;
+        long pid = SYS4(__NR_wait4, -1, &status, WNOHANG | WALL, &usage);
+        if (pid == -EINTR)
+            continue;
+        if (pid <= 0)
+            break;
+        if (pid == guest.syncing)
+            control_synced();
+        else if (!worker_reaped((int)pid, status) && !reaped((int)pid, status, &usage))
+            strangers = 1;
+    }
+    /* A tree that is being killed ends with its orphans, which come to us. */
+    if (strangers) {
+        uint64_t now = 0;
+        for (struct proc *p = procs; p != NULL; p = p->next)
+            if (kill_awaited(p) || p->kill_at != 0) {
+                now = now != 0 ? now : sys_now_ms();
+                proc_settle(p, now);
+            }
+    }
+}
+
+void proc_tick(uint64_t now)
+{
+    uint64_t next = 0;
+    for (struct proc *p = procs, *after; p != NULL; p = after) {
+        uint64_t times[4];
+        after = p->next;
+        if (p->limit_at != 0 && p->limit_at <= now) {
+            p->limit_at = 0;
+            p->limited = 1;
+            tree_signal(p, SIGKILL);
+        }
+        if (p->kill_at != 0 && p->kill_at <= now) {
+            p->kill_at = 0;
+            tree_signal(p, SIGKILL);
+            p->recheck_at = now;
+        }
+        if (p->recheck_at != 0 && p->recheck_at <= now)
+            proc_settle(p, now);
+        if (p->expire_at != 0 && p->expire_at <= now)
+            proc_hide(p);
+        if (proc_done_with(p)) {
+            proc_free(p);
+            continue;
+        }
+        times[0] = p->limit_at;
+        times[1] = p->kill_at;
+        times[2] = p->recheck_at;
+        times[3] = p->expire_at;
+        for (int i = 0; i < 4; i++)
+            if (times[i] != 0 && (next == 0 || times[i] < next))
+                next = times[i];
+    }
+    if (guest.stop_kill_ms != 0 && guest.stop_kill_ms <= now) {
+        guest.stop_kill_ms = 0;
+        proc_signal_all(SIGKILL);
+    }
+    if (guest.stop_kill_ms != 0 && (next == 0 || guest.stop_kill_ms < next))
+        next = guest.stop_kill_ms;
+    loop_wake_at(next);
+}
+
+void proc_forget(struct conn *c)
+{
+    for (struct proc *p = procs; p != NULL; p = p->next) {
+        struct waiter **at = &p->waiters;
+        while (*at != NULL) {
+            struct waiter *w = *at;
+            if (w->conn == c) {
+                *at = w->next;
+                mem_free(w);
+            } else {
+                at = &w->next;
+            }
+        }
+        if (p->owner == c) {
+            p->owner = NULL;
+            if (!p->detached && p->running)
+                tree_signal(p, SIGKILL);
+        }
+        for (int i = 0; i < 2; i++)
+            if (p->out[i].lease == c)
+                stream_drain(&p->out[i]);
+    }
+}
+
+void proc_signal_all(int sig)
+{
+    for (struct proc *p = procs; p != NULL; p = p->next)
+        if (p->running || p->leaf.procs >= 0)
+            tree_signal(p, sig);
+}
+
+/* ---- requests ---- */
+
+static struct proc *proc_find(const struct request *r)
+{
+    struct sb_field_view tag;
+    uint64_t serial = sb_read_u64(&r->fields, SB_F_SERIAL, 0);
+    uint64_t pid = sb_read_u64(&r->fields, SB_F_PID, 0);
+    uint64_t start = sb_read_u64(&r->fields, SB_F_START_NS, 0);
+    int by_tag = sb_read_find(&r->fields, SB_F_TAG, &tag) && tag.len > 0;
+    struct proc *ended = NULL;
+    for (struct proc *p = procs; p != NULL; p = p->next) {
+        if (p->hidden || (start != 0 && p->start_ns != start))
+            continue;
+        if (serial != 0) {
+            if (p->serial != serial)
+                continue;
+        } else if (pid != 0) {
+            if ((uint64_t)p->pid != pid)
+                continue;
+        } else if (by_tag) {
+            struct sb_reader own = {p->record, p->record + p->record_len};
+            struct sb_field_view f;
+            if (!sb_read_find(&own, SB_F_TAG, &f) || f.len != tag.len ||
+                memcmp(f.data, tag.data, tag.len) != 0)
+                continue;
+        } else {
+            return NULL;
+        }
+        if (p->running)
+            return p;
+        if (ended == NULL)
+            ended = p;
+    }
+    return ended;
+}
+
+static void pack_record(struct sb_packer *a, const struct proc *p)
+{
+    sb_pack_u64(a, SB_F_SERIAL, p->serial);
+    sb_pack_u64(a, SB_F_PID, (uint64_t)p->pid);
+    sb_pack_u64(a, SB_F_START_NS, p->start_ns);
+    sb_pack_u64(a, SB_F_DETACHED, (uint64_t)p->detached);
+    sb_pack_u64(a, SB_F_RUNNING, (uint64_t)p->running);
+    sb_pack_u64(a, SB_F_DROPPED, p->out[0].dropped);
+    sb_pack_u64(a, SB_F_DROPPED_ERR, p->out[1].dropped);
+    if (!p->running)
+        pack_end(a, p);
+    if (a->cap - a->len < p->record_len) {
+        a->overflow = 1;
+        return;
+    }
+    memcpy(a->buf + a->len, p->record, p->record_len);
+    a->len += p->record_len;
+}
+
+static void add_waiter(struct request *r, struct proc *p, int kill, uint64_t count)
+{
+    struct waiter *w = mem_alloc(sizeof *w);
+    if (w == NULL) {
+        conn_error(r->conn, r->head.req, "LimitExceeded", ENOMEM, NULL, "no memory", NULL);
+        return;
+    }
+    w->conn = r->conn;
+    w->req = r->head.req;
+    w->kill = kill;
+    w->count = count;
+    w->next = p->waiters;
+    p->waiters = w;
+}
+
+static void request_kill(struct request *r, struct proc *p)
+{
+    uint64_t sig = sb_read_u64(&r->fields, SB_F_SIGNAL, SIGKILL);
+    uint64_t grace = sb_read_u64(&r->fields, SB_F_GRACE_MS, 0), now = sys_now_ms(), count;
+    if (sig == 0)
+        sig = SIGKILL;
+    count = tree_signal(p, (int)sig);
+    if (sig != SIGKILL && grace == 0)
+        tree_signal(p, SIGKILL);
+    else if (sig != SIGKILL && (p->kill_at == 0 || now + grace < p->kill_at))
+        p->kill_at = now + grace;
+    loop_wake_at(p->kill_at);
+    add_waiter(r, p, 1, count);
+    p->recheck_step = 0;
+    proc_settle(p, now);
+}
+
+static void request_attach(struct request *r, struct proc *p)
+{
+    struct sb_packer a;
+    int fds[3];
+    unsigned nfds = 0, streams = 0;
+    int lease = sb_read_u64(&r->fields, SB_F_LEASE, 0) != 0;
+    for (int i = 0; lease && i < 2; i++)
+        if (p->out[i].lease != NULL && p->out[i].lease != r->conn)
+            lease = 0;
+    for (int i = 0; i < 2; i++) {
+        struct sys_iov piece[2];
+        unsigned n = stream_tail(&p->out[i], piece);
+        for (unsigned j = 0; j < n; j++)
+            for (size_t at = 0, size; at < piece[j].len; at += size) {
+                size = piece[j].len - at < 32768 ? piece[j].len - at : 32768;
+                answer_begin(&a, SB_PART, r->head.req);
+                sb_pack_u64(&a, SB_F_STREAM, i == 0 ? SB_STREAM_STDOUT : SB_STREAM_STDERR);
+                sb_pack_bytes(&a, SB_F_DATA, (char *)piece[j].base + at, size);
+                conn_send(r->conn, &a, NULL, 0);
+            }
+    }
+    if (lease) {
+        if (p->stdin_fd >= 0) {
+            streams |= SB_STREAM_STDIN;
+            fds[nfds++] = p->stdin_fd;
+        }
+        for (int i = 0; i < 2; i++) {
+            struct stream *s = &p->out[i];
+            stream_forget_tail(s);
+            if (s->watch.fd < 0)
+                continue;
+            if (s->watched)
+                loop_unwatch(&s->watch);
+            s->watched = 0;
+            s->lease = r->conn;
+            streams |= i == 0 ? SB_STREAM_STDOUT : SB_STREAM_STDERR;
+            fds[nfds++] = s->watch.fd;
+        }
+    }
+    answer_begin(&a, SB_REPLY, r->head.req);
+    sb_pack_u64(&a, SB_F_STREAMS, streams);
+    sb_pack_u64(&a, SB_F_LEASE, (uint64_t)lease);
+    pack_record(&a, p);
+    conn_send(r->conn, &a, fds, nfds);
+    if (!p->running) {
+        p->recheck_step = 0;
+        proc_settle(p, sys_now_ms());
+    }
+}
+
+/* With `streams` only those: for stdin it closes the copy kept for a detached command. */
+static void request_release(struct request *r, struct proc *p)
+{
+    uint64_t which = sb_read_u64(&r->fields, SB_F_STREAMS, SB_STREAM_STDOUT | SB_STREAM_STDERR);
+    if ((which & SB_STREAM_STDIN) && p->stdin_fd >= 0) {
+        sys_close(p->stdin_fd);
+        p->stdin_fd = -1;
+    }
+    for (int i = 0; i < 2; i++)
+        if ((which & (i == 0 ? SB_STREAM_STDOUT : SB_STREAM_STDERR)) && p->out[i].lease == r->conn)
+            stream_drain(&p->out[i]);
+    conn_reply(r->conn, r->head.req);
+}
+
+static void request_list(struct request *r)
+{
+    struct sb_packer a;
+    for (struct proc *p = procs; p != NULL; p = p->next) {
+        if (p->hidden)
+            continue;
+        answer_begin(&a, SB_PART, r->head.req);
+        pack_record(&a, p);
+        conn_send(r->conn, &a, NULL, 0);
+    }
+    conn_reply(r->conn, r->head.req);
+}
+
+void proc_request(struct request *r)
+{
+    struct proc *p;
+    uint64_t sig = sb_read_u64(&r->fields, SB_F_SIGNAL, SIGTERM);
+    if (r->head.type == SB_C_LIST) {
+        request_list(r);
+        return;
+    }
+    p = proc_find(r);
+    if (p == NULL) {
+        conn_error(r->conn, r->head.req, "NotFound", 0, NULL, "no such process", NULL);
+        return;
+    }
+    if ((r->head.type == SB_C_SIGNAL || r->head.type == SB_C_KILL) && sig > 64) {
+        conn_error(r->conn, r->head.req, "InvalidArgument", 0, NULL, "no such signal", NULL);
+        return;
+    }
+    switch (r->head.type) {
+    case SB_C_SIGNAL:
+        send_count(r->conn, r->head.req,
+                   tree_signal_stages(p, (int)sig, sb_read_u64(&r->fields, SB_F_GROUP, 0) != 0));
+        break;
+    case SB_C_KILL:
+        request_kill(r, p);
+        break;
+    case SB_C_WAIT:
+        if (p->running)
+            add_waiter(r, p, 0, 0);
+        else
+            send_exited(r->conn, r->head.req, p);
+        break;
+    case SB_C_ATTACH:
+        request_attach(r, p);
+        break;
+    case SB_C_RELEASE:
+        request_release(r, p);
+        break;
+    default:
+        p->detached = 1;
+        conn_reply(r->conn, r->head.req);
+    }
+}

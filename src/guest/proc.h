@@ -1,0 +1,84 @@
+/* Commands: the table of running and lately ended ones. */
+#ifndef GUEST_PROC_H
+#define GUEST_PROC_H
+
+#include "conn.h"
+#include "sys.h"
+
+/* Our copy of the read end of an output pipe. Leased: the holder reads, we only keep it open. Not
+ * leased: watched, and drained into a ring of the last SB_TAIL_BYTES. */
+struct stream {
+    struct watch watch; /* fd = -1: at its end, or never was one. First: the loop hands it back */
+    struct conn *lease;
+    int watched;
+    char *ring; /* NULL until the first byte */
+    uint32_t head, len;
+    uint64_t dropped;
+};
+
+/* Somebody waits for the end of a command (kill: and of its tree). */
+struct waiter {
+    struct waiter *next;
+    struct conn *conn;
+    uint32_t req;
+    int kill;
+    uint64_t count;
+};
+
+/* One command: one or more stages. In the list from its start until its record has expired and no
+ * output pipe of it is open any more. */
+struct proc {
+    struct proc *next, **link;
+    uint64_t serial, start_ns;
+    struct conn *owner; /* gets SB_EXITED; NULL once gone */
+    int detached, running, limited, hidden;
+    struct leaf leaf; /* given back once empty */
+    int leafed;       /* had one: its tree is what was in it */
+    int stdin_fd; /* kept for detached ones only, else -1 */
+    struct stream out[2];
+    struct waiter *waiters;
+    uint64_t limit_at, kill_at, expire_at; /* sys_now_ms; 0 = not set */
+    uint64_t recheck_at, recheck_step;     /* next look at a dying tree or a leased pipe */
+    int status;
+    struct sys_rusage usage;
+    unsigned nstages, nalive;
+    int *stages;           /* pids, negative once reaped, 0 once the number is another's */
+    int pid;               /* of the last stage: the command's */
+    unsigned char *record; /* fields tag, arg*, cwd, user, as they are sent */
+    size_t record_len;
+};
+
+extern struct proc *procs;
+extern size_t procs_running;
+
+/* Into the table; the caller has filled in the rest. */
+void proc_add(struct proc *p);
+void proc_free(struct proc *p);
+void proc_reap(void);
+void proc_tick(uint64_t now);
+/* A connection is gone: its leases, its waiters, its commands that are not detached. */
+void proc_forget(struct conn *c);
+/* TERM or KILL to every command, for SB_G_STOP. */
+void proc_signal_all(int sig);
+
+/* tail.c */
+void stream_open(struct stream *s, int fd, struct conn *lease);
+void stream_drain(struct stream *s); /* nobody reads any more */
+void stream_close(struct stream *s);
+void stream_free(struct stream *s);
+int stream_at_end(const struct stream *s); /* no writer, nothing left in the pipe */
+/* The tail in one or two pieces. */
+unsigned stream_tail(const struct stream *s, struct sys_iov piece[2]);
+void stream_forget_tail(struct stream *s);
+
+/* tree.c */
+struct leaf leaf_take(void);
+/* Back into the stock when it is empty. */
+int leaf_give(struct leaf *leaf);
+/* To the whole tree; how many processes got it. */
+uint64_t tree_signal(struct proc *p, int sig);
+int tree_alive(struct proc *p);
+/* To the stages, with group to their process groups. */
+uint64_t tree_signal_stages(struct proc *p, int sig, int group);
+
+#endif

@@ -1,0 +1,189 @@
+#include "spawn.h"
+
+#include "guest.h"
+#include "mem.h"
+#include "sys.h"
+#include "users.h"
+
+#define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+static _Noreturn void fail(struct launch *l, enum spawn_step step, long err)
+{
+    l->error = (int)-err;
+    l->step = step;
+    sys_exit(127);
+}
+
+const char *env_value(char *const *env, const char *name)
+{
+    size_t n = strlen(name);
+    for (; *env != NULL; env++)
+        if (strlen(*env) > n && (*env)[n] == '=' && memcmp(*env, name, n) == 0)
+            return *env + n + 1;
+    return NULL;
+}
+
+static void put_default(struct launch *l, const char *name, const char *value, char **room)
+{
+    size_t n = strlen(name), m = strlen(value);
+    if (env_value(l->env, name) != NULL)
+        return;
+    memcpy(*room, name, n);
+    (*room)[n] = '=';
+    memcpy(*room + n + 1, value, m + 1);
+    l->env[l->nenv++] = *room;
+    l->env[l->nenv] = NULL;
+    *room += n + m + 2;
+}
+
+static void take_fd(struct launch *l, int fd, int at, const struct account *a)
+{
+    long r;
+    if (fd < 0)
+        return;
+    /* Theirs, so that they may open /dev/stdout again. */
+    if (a->uid != guest.uid && !guest.single)
+        SYS3(__NR_fchown, fd, a->uid, a->gid);
+    r = SYS3(__NR_dup3, fd, at, 0);
+    if (r < 0)
+        fail(l, STEP_STDIO, r);
+}
+
+/* chdir as the user; the result must lie inside the sandbox's root. */
+static void take_cwd(struct launch *l, const struct account *a)
+{
+    char *buf = (char *)guest.out;
+    const char *rest = l->cwd;
+    long r;
+    if (l->cwd == NULL) {
+        if (SYS1(__NR_chdir, a->home) < 0)
+            SYS1(__NR_chdir, "/");
+    } else {
+        if (l->cwd[0] != '/') {
+            r = SYS1(__NR_chdir, a->home);
+            if (l->cwd[0] == '~' && (l->cwd[1] == '/' || l->cwd[1] == '\0'))
+                rest = l->cwd[1] == '\0' ? "." : l->cwd + 2;
+            else if (l->cwd[0] == '~')
+                fail(l, STEP_CWD, -EINVAL);
+            while (*rest == '/')
+                rest++;
+            if (*rest == '\0')
+                rest = ".";
+            if (r < 0)
+                fail(l, STEP_CWD, r);
+        }
+        r = SYS1(__NR_chdir, rest);
+        if (r < 0)
+            fail(l, STEP_CWD, r);
+    }
+    r = SYS2(__NR_getcwd, buf, PATH_MAX);
+    if (r < 0 || buf[0] != '/')
+        fail(l, STEP_CWD, r < 0 ? r : -ENOENT);
+}
+
+/* execvp's search, with the command's own PATH. A candidate that is there but may not be run is
+ * remembered; anything but "not here" ends the search. */
+static _Noreturn void take_image(struct launch *l)
+{
+    const char *name = l->argv[0], *path;
+    size_t len = strlen(name);
+    long denied = 0, r;
+    if (str_find(name, len, '/') != NULL)
+        fail(l, STEP_EXECVE, SYS3(__NR_execve, name, l->argv, l->env));
+    path = env_value(l->env, "PATH");
+    if (path == NULL)
+        path = DEFAULT_PATH;
+    if (len > NAME_MAX)
+        fail(l, STEP_EXECVE, -ENAMETOOLONG);
+    for (;;) {
+        char *buf = (char *)guest.out;
+        size_t n = 0;
+        while (path[n] != '\0' && path[n] != ':')
+            n++;
+        if (n + len + 2 <= PATH_MAX) {
+            memcpy(buf, path, n);
+            if (n > 0)
+                buf[n] = '/';
+            memcpy(buf + n + (n > 0), name, len + 1);
+            r = SYS3(__NR_execve, buf, l->argv, l->env);
+            if (r == -EACCES)
+                denied = r;
+            else if (r != -ENOENT && r != -ENOTDIR && r != -ENAMETOOLONG && r != -ELOOP)
+                fail(l, STEP_EXECVE, r);
+        }
+        if (path[n] == '\0')
+            fail(l, STEP_EXECVE, denied != 0 ? denied : -ENOENT);
+        path += n + 1;
+    }
+}
+
+static void child(void *arg)
+{
+    struct launch *l = arg;
+    struct account a;
+    char room[sizeof a.home + 2 * sizeof a.name + sizeof a.shell + sizeof DEFAULT_PATH + 64];
+    char *at = room;
+    uint64_t none = 0;
+    long r;
+
+    if (l->leaf >= 0 && sys_write(l->leaf, "0", 1) < 0)
+        fail(l, STEP_CGROUP, -EIO);
+    SYS0(__NR_setsid);
+    SYS4(__NR_rt_sigprocmask, 2, &none, 0, sizeof none);
+    r = users_find(l->user, &a, (char *)guest.out);
+    if (r < 0)
+        fail(l, STEP_USER, r);
+    take_fd(l, l->in, 0, &a);
+    take_fd(l, l->out, 1, &a);
+    take_fd(l, l->err, 2, &a);
+    SYS3(__NR_close_range, 3, ~0u, 0);
+    r = users_become(&a);
+    if (r < 0)
+        fail(l, STEP_IDS, r);
+    take_cwd(l, &a);
+    if (!l->clean) {
+        put_default(l, "HOME", a.home, &at);
+        put_default(l, "USER", a.name, &at);
+        put_default(l, "LOGNAME", a.name, &at);
+        put_default(l, "PATH", DEFAULT_PATH, &at);
+        put_default(l, "SHELL", a.shell, &at);
+    }
+    take_image(l);
+}
+
+int spawn(struct launch *l)
+{
+    size_t nenv = l->nenv;
+    long pid;
+    l->step = STEP_NONE;
+    l->error = 0;
+    pid = sys_spawn(CLONE_VM | CLONE_VFORK | SIGCHLD, child, l);
+    l->nenv = nenv;
+    l->env[nenv] = NULL;
+    if (pid > 0 && l->step != STEP_NONE) {
+        int status;
+        while (SYS4(__NR_wait4, pid, &status, WALL, NULL) == -EINTR)
+            ;
+    }
+    return (int)pid;
+}
+
+const char *spawn_step_name(enum spawn_step step)
+{
+    switch (step) {
+    case STEP_CGROUP:
+        return "cgroup";
+    case STEP_USER:
+        return "user";
+    case STEP_STDIO:
+        return "stdio";
+    case STEP_IDS:
+        return "ids";
+    case STEP_CWD:
+        return "cwd";
+    case STEP_EXECVE:
+        return "execve";
+    default:
+        return "spawn";
+    }
+}

@@ -1,0 +1,41 @@
+/* One child on its way to execve. */
+#ifndef GUEST_SPAWN_H
+#define GUEST_SPAWN_H
+
+#include <stddef.h>
+
+enum { ENV_SPARE = 6 }; /* HOME USER LOGNAME PATH SHELL and the NULL */
+
+enum spawn_step {
+    STEP_NONE,
+    STEP_CGROUP,
+    STEP_USER,
+    STEP_STDIO,
+    STEP_IDS,
+    STEP_CWD,
+    STEP_EXECVE,
+};
+
+/* Shared between parent and child, which live in one address space until execve. */
+struct launch {
+    char **argv, **env; /* env: nenv entries, ENV_SPARE free slots behind them */
+    size_t nenv;
+    int clean;             /* no defaults in env */
+    const char *user, *cwd; /* cwd NULL: the home, or "/" */
+    int in, out, err;       /* -1: as ours, which is /dev/null */
+    int leaf;               /* cgroup.procs, -1: none */
+    /* what went wrong, by the child */
+    enum spawn_step step;
+    int error;
+};
+
+/* The pid, or a negative errno when there is no child at all. With step set the child has failed and
+ * is reaped already. */
+int spawn(struct launch *l);
+
+const char *spawn_step_name(enum spawn_step step);
+
+/* The value of a variable in a NULL-terminated environment, or NULL. */
+const char *env_value(char *const *env, const char *name);
+
+#endif

@@ -1,0 +1,257 @@
+/* All processes of one command: by its leaf group, else by a walk over its descendants. */
+#include "mem.h"
+#include "proc.h"
+
+enum { WALK_ROUNDS = 32, LEAVES_LOW = 2 };
+
+struct leaf leaf_take(void)
+{
+    struct leaf none = {-1, -1};
+    if (guest.nleaves <= LEAVES_LOW && guest.leaves_used)
+        control_need_leaves();
+    return guest.nleaves > 0 ? guest.leaves[--guest.nleaves] : none;
+}
+
+/* What cgroup.procs says, into buf: its length. */
+static long leaf_read(const struct leaf *leaf, char *buf, size_t cap, size_t at)
+{
+    long r;
+    do
+        r = SYS4(__NR_pread64, leaf->procs, buf, cap, at);
+    while (r == -EINTR);
+    return r;
+}
+
+int leaf_give(struct leaf *leaf)
+{
+    char c;
+    if (leaf->procs < 0)
+        return 0;
+    if (leaf_read(leaf, &c, 1, 0) != 0)
+        return -1;
+    if (guest.nleaves < MAX_LEAVES) {
+        guest.leaves[guest.nleaves++] = *leaf;
+    } else {
+        sys_close(leaf->procs);
+        sys_close(leaf->kill);
+    }
+    leaf->procs = leaf->kill = -1;
+    return 0;
+}
+
+/* Calls kill for each pid in the leaf; with sig 0 only counts. */
+static uint64_t leaf_signal(const struct leaf *leaf, int sig)
+{
+    char buf[512];
+    uint64_t count = 0;
+    size_t at = 0;
+    int pid = 0, digits = 0;
+    long n;
+    while ((n = leaf_read(leaf, buf, sizeof buf, at)) > 0) {
+        at += (size_t)n;
+        for (long i = 0; i < n; i++) {
+            if (buf[i] >= '0' && buf[i] <= '9') {
+                pid = pid * 10 + (buf[i] - '0');
+                digits = 1;
+                continue;
+            }
+            if (digits && pid > 1 && (sig == 0 || sys_kill(pid, sig) == 0))
+                count++;
+            pid = digits = 0;
+        }
+    }
+    return count;
+}
+
+/* ---- without leaves ---- */
+
+/* A process as /proc shows it. */
+struct entry {
+    int pid, parent, group, session;
+    int in; /* belongs to the tree */
+};
+
+struct table {
+    struct entry *at;
+    size_t n;
+};
+
+/* pid (name) state ppid pgrp session: the name may hold anything, also parentheses. */
+static int stat_parse(const char *s, size_t len, struct entry *e)
+{
+    int *out[3] = {&e->parent, &e->group, &e->session};
+    const char *end = s + len, *p = end;
+    while (p > s && p[-1] != ')')
+        p--;
+    if (p == s || end - p < 4)
+        return 0;
+    p += 3; /* space, state, space */
+    for (int i = 0; i < 3; i++) {
+        const char *stop = str_find(p, (size_t)(end - p), ' ');
+        uint64_t v;
+        if (stop == NULL || !str_number(p, (size_t)(stop - p), 1 << 30, &v))
+            return 0;
+        *out[i] = (int)v;
+        p = stop + 1;
+    }
+    return 1;
+}
+
+static int table_read(struct table *t)
+{
+    char dents[4096], path[32], text[512];
+    int dir = sys_openat(AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY, 0);
+    size_t room = 0;
+    long got;
+    t->at = NULL;
+    t->n = 0;
+    if (dir < 0)
+        return dir;
+    while ((got = SYS3(__NR_getdents64, dir, dents, sizeof dents)) > 0) {
+        struct sys_dirent *d;
+        for (long at = 0; at < got; at += d->reclen) {
+            uint64_t pid;
+            size_t len;
+            long n;
+            int fd;
+            d = (struct sys_dirent *)(dents + at);
+            len = strlen(d->name);
+            if (!str_number(d->name, len, 1 << 30, &pid) || pid <= 1)
+                continue;
+            memcpy(path, d->name, len);
+            memcpy(path + len, "/stat", 6);
+            fd = sys_openat(dir, path, O_RDONLY, 0);
+            if (fd < 0)
+                continue;
+            n = sys_read(fd, text, sizeof text);
+            sys_close(fd);
+            if (t->n == room) {
+                struct entry *more = mem_grow(t->at, t->n * sizeof *t->at, (room + 64) * 2 * sizeof *more);
+                if (more == NULL)
+                    break;
+                t->at = more;
+                room = (room + 64) * 2;
+            }
+            t->at[t->n].pid = (int)pid;
+            t->at[t->n].in = 0;
+            if (n > 0 && stat_parse(text, (size_t)n, &t->at[t->n]))
+                t->n++;
+        }
+    }
+    sys_close(dir);
+    return 0;
+}
+
+static int is_stage(const struct proc *p, int pid)
+{
+    if (pid <= 1)
+        return 0;
+    for (unsigned i = 0; i < p->nstages; i++)
+        if (p->stages[i] == pid || p->stages[i] == -pid)
+            return 1;
+    return 0;
+}
+
+/* Marks the tree in a fresh table: the stages, what descends from them, and what is still in their
+ * sessions after its parent has gone. */
+static size_t table_mark(struct table *t, const struct proc *p)
+{
+    size_t found = 0, before;
+    do {
+        before = found;
+        for (size_t i = 0; i < t->n; i++) {
+            struct entry *e = &t->at[i];
+            int in = is_stage(p, e->session) || is_stage(p, e->group);
+            for (size_t j = 0; !in && e->parent > 1 && j < t->n; j++)
+                in = t->at[j].in && t->at[j].pid == e->parent;
+            if (in && !e->in) {
+                e->in = 1;
+                found++;
+            }
+        }
+    } while (found != before);
+    return found;
+}
+
+/* Stops the tree, so that nobody slips away while it is being counted, then signals it. */
+static uint64_t walk_signal(const struct proc *p, int sig)
+{
+    struct table t = {NULL, 0};
+    size_t last = 0;
+    uint64_t count = 0;
+    for (int round = 0; round < WALK_ROUNDS; round++) {
+        size_t found;
+        mem_free(t.at);
+        if (table_read(&t) != 0)
+            break;
+        found = table_mark(&t, p);
+        if (found == last && round > 0)
+            break;
+        last = found;
+        for (size_t i = 0; i < t.n; i++)
+            if (t.at[i].in)
+                sys_kill(t.at[i].pid, SIGSTOP);
+    }
+    for (size_t i = 0; i < t.n; i++)
+        if (t.at[i].in && sys_kill(t.at[i].pid, sig) == 0)
+            count++;
+    for (size_t i = 0; sig != SIGSTOP && i < t.n; i++)
+        if (t.at[i].in)
+            sys_kill(t.at[i].pid, SIGCONT);
+    mem_free(t.at);
+    return count;
+}
+
+static int walk_alive(const struct proc *p)
+{
+    struct table t;
+    size_t found = 0;
+    if (table_read(&t) == 0)
+        found = table_mark(&t, p);
+    mem_free(t.at);
+    return found > 0;
+}
+
+/* ---- either way ---- */
+
+uint64_t tree_signal(struct proc *p, int sig)
+{
+    uint64_t count;
+    if (p->leaf.procs < 0)
+        return p->leafed ? 0 : walk_signal(p, sig);
+    if (sig == SIGKILL) {
+        count = leaf_signal(&p->leaf, 0);
+        if (sys_write(p->leaf.kill, "1", 1) == 1)
+            return count;
+    }
+    count = leaf_signal(&p->leaf, sig);
+    if (sig != 0 && sig != SIGKILL && sig != SIGSTOP)
+        leaf_signal(&p->leaf, SIGCONT); /* a stopped one would not notice */
+    return count;
+}
+
+int tree_alive(struct proc *p)
+{
+    char c;
+    if (p->leaf.procs >= 0)
+        return leaf_read(&p->leaf, &c, 1, 0) > 0;
+    return p->leafed ? 0 : walk_alive(p);
+}
+
+uint64_t tree_signal_stages(struct proc *p, int sig, int group)
+{
+    struct table t;
+    uint64_t count = 0;
+    if (!group) {
+        for (unsigned i = 0; i < p->nstages; i++)
+            if (p->stages[i] > 0 && sys_kill(p->stages[i], sig) == 0)
+                count++;
+        return count;
+    }
+    if (table_read(&t) == 0)
+        for (size_t i = 0; i < t.n; i++)
+            if (is_stage(p, t.at[i].group) && sys_kill(t.at[i].pid, sig) == 0)
+                count++;
+    mem_free(t.at);
+    return count;
+}

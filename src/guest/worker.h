@@ -1,0 +1,15 @@
+/* File operations: each in a process of its own, which takes on the asked user, answers on the caller's
+ * connection by itself, and ends. Only a few run at once, the rest waits. */
+#ifndef GUEST_WORKER_H
+#define GUEST_WORKER_H
+
+#include "conn.h"
+
+/* 1 when this pid was a worker's. */
+int worker_reaped(int pid, int status);
+/* The connection is gone: what waits is dropped, what runs finds its socket shut. */
+void worker_forget(struct conn *c);
+/* Ends all of them, for SB_G_STOP. */
+void worker_stop_all(void);
+
+#endif

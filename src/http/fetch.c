@@ -12,65 +12,21 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "http/core.h"
-#include "http/port.h"
-#include "http/request.h"
+#include "http/fetch.h"
 
-#define HEAD_MOST (1u << 20) /* of an answer's head */
-#define RECEIVE (64L << 10)
 /* How long an answer may be silent before the place is asked whether it still runs; doubled up to ... */
 #define PROBE_FIRST 250000000u
 #define PROBE_MOST 8000000000u
 
-struct fetch {
-    struct sb_transfer transfer; /* easy: NULL when not in libcurl's hands */
-    struct sb_port_user user;
-    struct sb_port *port; /* the starter's reference, until it has joined */
-    struct sb_op *op;     /* NULL once completed */
-    struct sb_prepared request;
-    size_t sent; /* of request.body */
-    struct sb_upload *upload;
-    int stream;
-    size_t max_body;
-    uint64_t wait_until;
-
-    int asking;      /* answers the place owes: the memory must stay */
-    int dead;        /* ... although all else is over */
-    int new_sockets; /* the pair was asked for by this attempt: a refusal is final */
-    struct sb_pair pair;
-    struct sb_dial *dial;
-    int dialled;   /* libcurl gets a connected descriptor ... */
-    int connected; /* ... this one; -1 */
-    struct sb_timer probe;
-    uint64_t probe_after;
-
-    int requests; /* how often libcurl was about to send it */
-    int pause;    /* CURLPAUSE_* in force */
-    unsigned char *head;
-    size_t head_len, head_cap;
-    int head_done;
-    unsigned char *body;
-    size_t body_len, body_cap;
-    struct sb_queue *queue; /* the streamed body's */
-    enum sb_err refused;    /* what one of our callbacks stopped the transfer for ... */
-    const char *why;        /* ... in words */
-};
-
-static void sockets(struct fetch *fetch, int fresh);
-static void launch(struct fetch *fetch);
-
-/* Whether libcurl may send it again by itself. */
-static int repeatable(const struct fetch *fetch)
-{
-    return fetch->request.idempotent && fetch->upload == NULL;
-}
+static void sockets(struct sb_fetch *fetch, int fresh);
+static void launch(struct sb_fetch *fetch);
 
 /* ---- ending ---- */
 
-static void leave_curl(struct fetch *fetch)
+static void leave_curl(struct sb_fetch *fetch)
 {
     if (fetch->transfer.easy == NULL)
         return;
@@ -79,7 +35,7 @@ static void leave_curl(struct fetch *fetch)
 }
 
 /* Answers whoever still waits, gives everything back. */
-static void end(struct fetch *fetch, const struct sb_error *err)
+static void end(struct sb_fetch *fetch, const struct sb_error *err)
 {
     struct sb_op *op = fetch->op;
     struct sb_queue *queue = fetch->queue;
@@ -136,14 +92,14 @@ static void end(struct fetch *fetch, const struct sb_error *err)
 }
 
 /* The same with the transfer still in libcurl's hands: its connection is closed. */
-static void abandon(struct fetch *fetch, const struct sb_error *err)
+static void abandon(struct sb_fetch *fetch, const struct sb_error *err)
 {
     if (fetch->transfer.easy != NULL)
         sb_multi_remove(fetch->user.port->multi, &fetch->transfer);
     end(fetch, err);
 }
 
-static void fail(struct fetch *fetch, enum sb_err kind, const char *message)
+void sb_fetch_fail(struct sb_fetch *fetch, enum sb_err kind, const char *message)
 {
     struct sb_error err = {0};
     sb_fail(&err, kind, "%s", message);
@@ -153,65 +109,17 @@ static void fail(struct fetch *fetch, enum sb_err kind, const char *message)
 static void on_cancel(struct sb_op *op, void *owner)
 {
     (void)op;
-    fail(owner, SB_ERR_CANCELLED, "cancelled"); /* or the deadline: the runtime knows */
+    sb_fetch_fail(owner, SB_ERR_CANCELLED, "cancelled"); /* or the deadline: the runtime knows */
 }
 
 static void on_closed(struct sb_port_user *user)
 {
-    fail(SB_OF(user, struct fetch, user), SB_ERR_CLOSED, "the port is closed");
-}
-
-/* What a broken transfer means. */
-static void broken(struct fetch *fetch, CURLcode code, struct sb_error *err)
-{
-    long sys = 0;
-    int safe = fetch->request.idempotent;
-    curl_easy_getinfo(fetch->transfer.easy, CURLINFO_OS_ERRNO, &sys);
-    *err = (struct sb_error){0};
-    if (fetch->refused != SB_OK) {
-        sb_fail(err, fetch->refused, "%s", fetch->why);
-        return;
-    }
-    switch (code) {
-    case CURLE_COULDNT_CONNECT:
-        if (sys == 0 || sb_dial_refused((int)sys))
-            sb_dial_refusal(err, fetch->user.port->number);
-        else
-            sb_fail_errno(err, (int)sys, "connect", "cannot connect");
-        return;
-    case CURLE_OUT_OF_MEMORY:
-        sb_fail(err, SB_ERR_INTERNAL, "out of memory");
-        return;
-    case CURLE_COULDNT_RESOLVE_HOST:
-    case CURLE_OPERATION_TIMEDOUT:
-    case CURLE_SSL_CONNECT_ERROR:
-    case CURLE_PEER_FAILED_VERIFICATION:
-        sb_fail(err, SB_ERR_UNAVAILABLE, "%s", curl_easy_strerror(code));
-        return;
-    case CURLE_UNSUPPORTED_PROTOCOL: /* what it takes an answer without a status line for */
-    case CURLE_WEIRD_SERVER_REPLY:
-    case CURLE_BAD_CONTENT_ENCODING:
-        sb_fail(err, SB_ERR_PROTOCOL, "the answer is not HTTP");
-        return;
-    default:
-        break;
-    }
-    if (fetch->head_done) {
-        sb_fail(err, safe ? SB_ERR_PROTOCOL : SB_ERR_OUTCOME_UNKNOWN, "the answer's body was cut short");
-    } else if (fetch->head_len > 0) {
-        sb_fail(err, safe ? SB_ERR_PROTOCOL : SB_ERR_OUTCOME_UNKNOWN, "the answer's head was cut short");
-    } else {
-        sb_fail(err, safe ? SB_ERR_UNAVAILABLE : SB_ERR_OUTCOME_UNKNOWN,
-                "the connection ended before an answer");
-        err->sys = ECONNRESET;
-        return;
-    }
-    err->sys = (int)sys;
+    sb_fetch_fail(SB_OF(user, struct sb_fetch, user), SB_ERR_CLOSED, "the port is closed");
 }
 
 static void on_dialled(void *arg, int fd, const struct sb_error *err)
 {
-    struct fetch *fetch = arg;
+    struct sb_fetch *fetch = arg;
     fetch->dial = NULL;
     if (fd < 0) {
         end(fetch, err);
@@ -223,7 +131,7 @@ static void on_dialled(void *arg, int fd, const struct sb_error *err)
 }
 
 /* Nothing listened. Tells why, or tries again. */
-static void refused(struct fetch *fetch, const struct sb_error *err)
+static void refused(struct sb_fetch *fetch, const struct sb_error *err)
 {
     struct sb_port *port = fetch->user.port;
     leave_curl(fetch);
@@ -241,270 +149,24 @@ static void refused(struct fetch *fetch, const struct sb_error *err)
 
 static void on_done(struct sb_transfer *transfer, CURLcode code)
 {
-    struct fetch *fetch = SB_OF(transfer, struct fetch, transfer);
+    struct sb_fetch *fetch = SB_OF(transfer, struct sb_fetch, transfer);
     struct sb_error err;
     if (code == CURLE_OK && fetch->head_done && fetch->refused == SB_OK) {
         end(fetch, NULL);
         return;
     }
     /* Closed inside the head is an empty answer to libcurl, and no failure. */
-    broken(fetch, code == CURLE_OK ? CURLE_RECV_ERROR : code, &err);
+    sb_exchange_broken(fetch, code == CURLE_OK ? CURLE_RECV_ERROR : code, &err);
     if (err.kind == SB_ERR_UNAVAILABLE && err.sys == ECONNREFUSED && fetch->user.port->place != NULL)
         refused(fetch, &err);
     else
         end(fetch, &err);
 }
 
-/* ---- libcurl's callbacks: they may complete operations, never end the transfer ---- */
-
-static curl_socket_t on_open(void *clientp, curlsocktype purpose, struct curl_sockaddr *address)
-{
-    (void)purpose;
-    struct fetch *fetch = clientp;
-    int *slot = fetch->dialled                ? &fetch->connected
-                : address->family == AF_INET  ? &fetch->pair.v4
-                : address->family == AF_INET6 ? &fetch->pair.v6
-                                              : NULL;
-    if (slot == NULL || *slot < 0)
-        return CURL_SOCKET_BAD;
-    int fd = *slot;
-    *slot = -1;
-    return fd;
-}
-
-static int on_sockopt(void *clientp, curl_socket_t fd, curlsocktype purpose)
-{
-    (void)fd;
-    (void)purpose;
-    struct fetch *fetch = clientp;
-    return fetch->dialled ? CURL_SOCKOPT_ALREADY_CONNECTED : CURL_SOCKOPT_OK;
-}
-
-static int on_request(void *clientp, char *primary_ip, char *local_ip, int primary_port, int local_port)
-{
-    (void)primary_ip, (void)local_ip, (void)primary_port, (void)local_port;
-    struct fetch *fetch = clientp;
-    return fetch->requests++ > 0 && !repeatable(fetch) ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
-}
-
-static void stop(struct fetch *fetch, enum sb_err kind, const char *why)
-{
-    fetch->refused = kind;
-    fetch->why = why;
-}
-
-static int grow(unsigned char **buf, size_t *cap, size_t need)
-{
-    if (need <= *cap)
-        return 0;
-    size_t to = *cap < 1024 ? 1024 : *cap;
-    while (to < need)
-        to *= 2;
-    unsigned char *more = realloc(*buf, to);
-    if (more == NULL)
-        return -1;
-    *buf = more;
-    *cap = to;
-    return 0;
-}
-
-static void on_reader(void *arg)
-{
-    struct fetch *fetch = arg;
-    if (sb_queue_gone(fetch->queue)) {
-        fail(fetch, SB_ERR_CLOSED, "the body is closed");
-    } else if (fetch->pause & CURLPAUSE_RECV) {
-        fetch->pause &= ~CURLPAUSE_RECV;
-        sb_multi_pause(fetch->user.port->multi, &fetch->transfer, fetch->pause);
-    }
-}
-
-/* The head is complete. */
-static int on_head(struct fetch *fetch)
-{
-    long status = 0;
-    curl_easy_getinfo(fetch->transfer.easy, CURLINFO_RESPONSE_CODE, &status);
-    if (status >= 100 && status < 200) {
-        if (status == 101) {
-            stop(fetch, SB_ERR_PROTOCOL, "the answer changes protocols, which was not asked for");
-            return -1;
-        }
-        fetch->head_len = 0; /* the real answer follows */
-        return 0;
-    }
-    struct sb_body *body = fetch->stream ? sb_body_new(&fetch->queue, on_reader, fetch) : NULL;
-    if (fetch->stream && body == NULL) {
-        stop(fetch, SB_ERR_INTERNAL, "out of memory");
-        return -1;
-    }
-    fetch->head_done = 1;
-    sb_timer_clear(&fetch->probe);
-    struct sb_op *op = fetch->op;
-    struct sb_result *result = sb_op_result(op);
-    result->number = (double)status;
-    result->has_number = 1;
-    if (!fetch->stream)
-        return 0;
-    result->bytes2 = fetch->head;
-    result->bytes2_len = fetch->head_len;
-    result->object = (struct sb_object *)body;
-    fetch->head = NULL;
-    fetch->op = NULL;
-    sb_op_complete(op);
-    return 0;
-}
-
-static size_t on_header(char *data, size_t size, size_t count, void *userp)
-{
-    struct fetch *fetch = userp;
-    size_t len = size * count;
-    if (fetch->head_done)
-        return len; /* trailers */
-    if (fetch->head_len + len > HEAD_MOST) {
-        stop(fetch, SB_ERR_PROTOCOL, "the answer's head is longer than a mebibyte");
-        return 0;
-    }
-    if (grow(&fetch->head, &fetch->head_cap, fetch->head_len + len) < 0) {
-        stop(fetch, SB_ERR_INTERNAL, "out of memory");
-        return 0;
-    }
-    if ((len == 2 && data[0] == '\r' && data[1] == '\n') || (len == 1 && data[0] == '\n'))
-        return on_head(fetch) < 0 ? 0 : len;
-    memcpy(fetch->head + fetch->head_len, data, len);
-    fetch->head_len += len;
-    return len;
-}
-
-static size_t on_write(char *data, size_t size, size_t count, void *userp)
-{
-    struct fetch *fetch = userp;
-    size_t len = size * count;
-    if (fetch->queue != NULL) {
-        if (sb_queue_full(fetch->queue)) {
-            fetch->pause |= CURLPAUSE_RECV;
-            return CURL_WRITEFUNC_PAUSE;
-        }
-        if (sb_queue_append(fetch->queue, data, len) == 0)
-            return len;
-    } else if (len > fetch->max_body - fetch->body_len) {
-        stop(fetch, SB_ERR_LIMIT_EXCEEDED, "the answer's body is longer than it may be");
-        return 0;
-    } else if (grow(&fetch->body, &fetch->body_cap, fetch->body_len + len) == 0) {
-        memcpy(fetch->body + fetch->body_len, data, len);
-        fetch->body_len += len;
-        return len;
-    }
-    stop(fetch, SB_ERR_INTERNAL, "out of memory");
-    return 0;
-}
-
-static void on_writer(void *arg)
-{
-    struct fetch *fetch = arg;
-    if ((fetch->pause & CURLPAUSE_SEND) == 0)
-        return;
-    fetch->pause &= ~CURLPAUSE_SEND;
-    sb_multi_pause(fetch->user.port->multi, &fetch->transfer, fetch->pause);
-}
-
-static size_t on_read(char *data, size_t size, size_t count, void *userp)
-{
-    struct fetch *fetch = userp;
-    size_t room = size * count;
-    if (fetch->upload == NULL) {
-        size_t left = fetch->request.body_len - fetch->sent;
-        size_t n = left < room ? left : room;
-        if (n > 0)
-            memcpy(data, fetch->request.body + fetch->sent, n);
-        fetch->sent += n;
-        return n;
-    }
-    long n = sb_upload_take(fetch->upload, data, room);
-    if (n >= 0)
-        return (size_t)n;
-    if (n == -1) {
-        fetch->pause |= CURLPAUSE_SEND;
-        return CURL_READFUNC_PAUSE;
-    }
-    stop(fetch, fetch->request.idempotent ? SB_ERR_CANCELLED : SB_ERR_OUTCOME_UNKNOWN,
-         "the request's body was given up");
-    return CURL_READFUNC_ABORT;
-}
-
-static int on_seek(void *userp, curl_off_t offset, int origin)
-{
-    struct fetch *fetch = userp;
-    if (fetch->upload != NULL || origin != SEEK_SET || offset < 0 ||
-        (size_t)offset > fetch->request.body_len)
-        return CURL_SEEKFUNC_FAIL;
-    fetch->sent = (size_t)offset;
-    return CURL_SEEKFUNC_OK;
-}
-
 /* ---- beginning ---- */
 
-static CURL *set_up(struct fetch *fetch)
-{
-    struct sb_port *port = fetch->user.port;
-    struct sb_prepared *request = &fetch->request;
-    CURL *easy = curl_easy_init();
-    if (easy == NULL)
-        return NULL;
-    CURLcode rc = CURLE_OK; /* whatever copies a string may fail */
-    rc |= curl_easy_setopt(easy, CURLOPT_URL, port->url);
-    rc |= curl_easy_setopt(easy, CURLOPT_REQUEST_TARGET, request->target);
-    rc |= curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request->method);
-    rc |= curl_easy_setopt(easy, CURLOPT_PROXY, "");
-    rc |= curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
-#if LIBCURL_VERSION_NUM >= 0x075500
-    rc |= curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, port->place != NULL ? "http" : "http,https");
-#else
-    rc |= curl_easy_setopt(easy, CURLOPT_PROTOCOLS,
-                           port->place != NULL ? CURLPROTO_HTTP : CURLPROTO_HTTP | CURLPROTO_HTTPS);
-#endif
-    if (rc != CURLE_OK) {
-        curl_easy_cleanup(easy);
-        return NULL;
-    }
-    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, request->headers);
-    curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, RECEIVE);
-    curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(easy, CURLOPT_HEADERDATA, fetch);
-    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_write);
-    curl_easy_setopt(easy, CURLOPT_WRITEDATA, fetch);
-#if LIBCURL_VERSION_NUM >= 0x075000
-    curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION, on_request);
-    curl_easy_setopt(easy, CURLOPT_PREREQDATA, fetch);
-#endif
-    if (port->place != NULL) {
-        curl_easy_setopt(easy, CURLOPT_RESOLVE, port->resolve);
-        curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, on_open);
-        curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, fetch);
-        curl_easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, on_sockopt);
-        curl_easy_setopt(easy, CURLOPT_SOCKOPTDATA, fetch);
-    }
-    if (!repeatable(fetch) || fetch->dialled)
-        curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
-    if (request->head) {
-        curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
-    } else if (request->sends) {
-        curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
-        curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, request->upload_len);
-        curl_easy_setopt(easy, CURLOPT_READFUNCTION, on_read);
-        curl_easy_setopt(easy, CURLOPT_READDATA, fetch);
-        curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, on_seek);
-        curl_easy_setopt(easy, CURLOPT_SEEKDATA, fetch);
-    } else {
-        curl_easy_setopt(easy, CURLOPT_HTTPGET, 1L);
-        curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request->method);
-    }
-    return easy;
-}
-
 /* Sockets are at hand: over to libcurl. The fetch may be gone when this returns. */
-static void launch(struct fetch *fetch)
+static void launch(struct sb_fetch *fetch)
 {
     struct sb_port *port = fetch->user.port;
     struct sb_error err = {0};
@@ -515,9 +177,9 @@ static void launch(struct fetch *fetch)
         return;
     }
     fetch->transfer.done = on_done;
-    fetch->transfer.easy = set_up(fetch);
+    fetch->transfer.easy = sb_exchange_new(fetch);
     if (fetch->transfer.easy == NULL) {
-        fail(fetch, SB_ERR_INTERNAL, "out of memory");
+        sb_fetch_fail(fetch, SB_ERR_INTERNAL, "out of memory");
         return;
     }
     if (port->place != NULL && port->place->type->remote)
@@ -527,7 +189,7 @@ static void launch(struct fetch *fetch)
 }
 
 /* The place has answered somebody who is gone. 1: so it is. */
-static int too_late(struct fetch *fetch, struct sb_pair *pair)
+static int too_late(struct sb_fetch *fetch, struct sb_pair *pair)
 {
     fetch->asking--;
     if (!fetch->dead)
@@ -540,7 +202,7 @@ static int too_late(struct fetch *fetch, struct sb_pair *pair)
 
 static void on_pair(void *arg, struct sb_pair pair, const struct sb_error *err)
 {
-    struct fetch *fetch = arg;
+    struct sb_fetch *fetch = arg;
     if (too_late(fetch, &pair))
         return;
     fetch->pair = pair;
@@ -550,7 +212,7 @@ static void on_pair(void *arg, struct sb_pair pair, const struct sb_error *err)
         launch(fetch);
 }
 
-static void sockets(struct fetch *fetch, int fresh)
+static void sockets(struct sb_fetch *fetch, int fresh)
 {
     struct sb_port *port = fetch->user.port;
     if (port->place == NULL) {
@@ -571,7 +233,7 @@ static void sockets(struct fetch *fetch, int fresh)
 
 static void on_probed(void *arg, struct sb_pair pair, const struct sb_error *err)
 {
-    struct fetch *fetch = arg;
+    struct sb_fetch *fetch = arg;
     if (too_late(fetch, &pair))
         return;
     sb_port_give(fetch->user.port, pair);
@@ -591,7 +253,7 @@ static void on_probed(void *arg, struct sb_pair pair, const struct sb_error *err
 
 static void on_silence(struct sb_timer *timer)
 {
-    struct fetch *fetch = SB_OF(timer, struct fetch, probe);
+    struct sb_fetch *fetch = SB_OF(timer, struct sb_fetch, probe);
     struct sb_place *place = fetch->user.port->place;
     fetch->asking++;
     place->type->get(place, on_probed, fetch);
@@ -599,22 +261,22 @@ static void on_silence(struct sb_timer *timer)
 
 static void on_start(void *arg)
 {
-    struct fetch *fetch = arg;
+    struct sb_fetch *fetch = arg;
     struct sb_port *port = fetch->port;
     fetch->port = NULL;
     sb_op_set_cancel(fetch->op, on_cancel, fetch);
     if (fetch->upload != NULL)
-        sb_upload_attach(fetch->upload, on_writer, fetch);
+        sb_upload_attach(fetch->upload, sb_exchange_writable, fetch);
     if (sb_op_asked(fetch->op) != SB_OK)
-        fail(fetch, SB_ERR_CANCELLED, "cancelled");
+        sb_fetch_fail(fetch, SB_ERR_CANCELLED, "cancelled");
     else if (sb_port_join(port, &fetch->user, on_closed) < 0)
-        fail(fetch, SB_ERR_CLOSED, "the port is closed");
+        sb_fetch_fail(fetch, SB_ERR_CLOSED, "the port is closed");
     else
-        sockets(fetch, !repeatable(fetch) && port->place != NULL && port->place->type->remote);
+        sockets(fetch, !sb_fetch_repeatable(fetch) && port->place != NULL && port->place->type->remote);
     sb_object_unref(port);
 }
 
-static int start(struct fetch *fetch, struct sb_port *port, const struct sb_request *request,
+static int start(struct sb_fetch *fetch, struct sb_port *port, const struct sb_request *request,
                  struct sb_error *err)
 {
     if (port->object.generation != sb_generation())
@@ -647,7 +309,7 @@ struct sb_op *sb_fetch(struct sb_port *port, struct sb_mailbox *mailbox, const s
     struct sb_op *op = sb_op_new(mailbox, NULL, NULL);
     if (op == NULL)
         return NULL;
-    struct fetch *fetch = calloc(1, sizeof *fetch);
+    struct sb_fetch *fetch = calloc(1, sizeof *fetch);
     if (fetch == NULL) {
         sb_fail(&err, SB_ERR_INTERNAL, "out of memory");
         return sb_http_refuse(op, &err);

@@ -1,0 +1,332 @@
+-- HTTP into ports of sandboxes. Loaded on first use: it brings libcurl and OpenSSL with it.
+--
+--   local port = http.port { engine = engine, id = "box", port = 3000 }   -- or { port = n }: this host's loopback
+--   local answer, err = http.request(port, { path = "/", wait = 10 }, timeout, "fetch")
+--
+-- A request: method ("GET"), path ("/", raw, with its query), headers, body (string, secret, function that
+-- gives piece after piece and then nil, or anything with :read), wait (seconds during which a refused
+-- connection is tried again, with pauses of 5 to 50 ms), stream (a body to read instead of a string),
+-- max_body (64 MiB). headers: { name = value or { values } }, { { name, value }, … } in order, or both; values
+-- are strings, numbers, secrets.
+-- An answer: status, reason, headers (see http.headers), body. Redirects are answers.
+
+local check = require "sandbar.check"
+local compat = require "sandbar.compat"
+local core = require "sandbar.core"
+local duration = require "sandbar.duration"
+local errors = require "sandbar.errors"
+local iterator = require "sandbar.iterator"
+local stream = require "sandbar.stream"
+local wait = require "sandbar.wait"
+
+local CHUNK = 65536
+local MAX_BODY = 67108864
+local TOKEN = "^[%w!#$%%&'*+%-.^_`|~]+$"
+
+-- The C half has this module's name, so that only the searcher for C libraries finds it.
+local function load_native()
+  local name = "sandbar.http"
+  local preloaded = package.preload["sandbar.http.native"]
+  if preloaded then
+    return preloaded(name)
+  end
+  local searchers = rawget(package, "searchers") or rawget(package, "loaders")
+  local loader, where = searchers[3](name)
+  if type(loader) ~= "function" then
+    error("the C half of sandbar.http is missing:" .. tostring(loader), 0)
+  end
+  return loader(name, where)
+end
+
+local native = load_native()
+
+local http = {}
+
+--- What a request may hold, for check.options.
+http.REQUEST = {
+  method = "string", path = "string", headers = "table", body = "any", wait = "duration", stream = "boolean",
+  max_body = "size",
+}
+
+--- SHA-256 of a string or secret: 32 bytes.
+http.sha256 = native.sha256
+
+-- ---- headers ----
+
+local Headers = { __name = "sandbar.Headers" }
+local headers_methods = {}
+
+--- The first value of a header, or nil. headers.name does the same.
+function headers_methods:get(name)
+  name = name:lower()
+  for i = 1, #self do
+    if self[i][1]:lower() == name then
+      return self[i][2]
+    end
+  end
+end
+
+--- All values of a header, in order.
+function headers_methods:all(name)
+  local values = {}
+  name = name:lower()
+  for i = 1, #self do
+    if self[i][1]:lower() == name then
+      values[#values + 1] = self[i][2]
+    end
+  end
+  return values
+end
+
+--- for name, value in headers:each(): in order, repeats included.
+function headers_methods:each()
+  local i = 0
+  return iterator.new(function()
+    i = i + 1
+    if self[i] then
+      return self[i][1], self[i][2]
+    end
+  end)
+end
+
+function Headers.__index(headers, key)
+  if type(key) == "string" then
+    return headers_methods[key] or headers_methods.get(headers, key)
+  end
+end
+
+function Headers.__pairs(headers)
+  return headers_methods.each(headers)
+end
+
+--- Headers of a list of { name, value }: an array that is also indexed by name, case-insensitively.
+function http.headers(list)
+  local headers = {}
+  for i, pair in ipairs(list or {}) do
+    headers[i] = { pair[1], pair[2] }
+  end
+  return setmetatable(headers, Headers)
+end
+
+-- The head of an answer as it came: reason and headers. Folded lines belong to the one above.
+local function parse_head(head)
+  local reason
+  local list = {}
+  for line in head:gmatch("([^\n]*)\n") do
+    line = line:gsub("\r$", "")
+    if not reason then
+      reason = line:match("^%S+ +%d+ ?(.*)$") or ""
+    elseif line:find("^[ \t]") and list[#list] then
+      local last = list[#list]
+      last[2] = last[2] .. " " .. line:match("^%s*(.-)%s*$")
+    else
+      local name, value = line:match("^([^:]-)[ \t]*:[ \t]*(.-)[ \t]*$")
+      if name then
+        list[#list + 1] = { name, value }
+      end
+    end
+  end
+  return reason or "", setmetatable(list, Headers)
+end
+
+local function bad(message)
+  return nil, errors.new { kind = "InvalidArgument", message = message }
+end
+
+-- "Name: value" lines of the headers of a request, values untouched by Lua where they are secret.
+local function add_line(lines, name, value)
+  if type(name) ~= "string" or not name:find(TOKEN) then
+    return bad(("'%s' cannot be the name of a header"):format(tostring(name)))
+  end
+  if core.is_secret(value) then
+    lines[#lines + 1] = value:prefixed(name .. ": ")
+  elseif type(value) == "string" or type(value) == "number" then
+    lines[#lines + 1] = ("%s: %s"):format(name, value)
+  else
+    return bad(("header '%s': string or secret expected, got %s"):format(name, type(value)))
+  end
+  return true
+end
+
+local function header_lines(headers)
+  local lines, names = {}, {}
+  for i, pair in ipairs(headers) do
+    if type(pair) ~= "table" then
+      return bad(("header %d is not a pair of name and value"):format(i))
+    end
+    local ok, err = add_line(lines, pair[1], pair[2])
+    if not ok then
+      return nil, err
+    end
+  end
+  local count = #headers
+  for name in next, headers do
+    if type(name) == "string" then
+      names[#names + 1] = name
+    elseif not compat.is_integer(name) or name < 1 or name > count then
+      return bad("headers are a list of pairs, or a table of names")
+    end
+  end
+  table.sort(names) -- one program, one request
+  for _, name in ipairs(names) do
+    local value = rawget(headers, name)
+    for _, one in ipairs(type(value) == "table" and value or { value }) do
+      local ok, err = add_line(lines, name, one)
+      if not ok then
+        return nil, err
+      end
+    end
+  end
+  return lines
+end
+
+-- ---- ports ----
+
+local PORT = { port = "!integer", engine = "userdata", id = "string" }
+
+--- A port of a sandbox ({ engine, id, port }), or of this host's loopback ({ port }). One object stands for
+--- one run of the sandbox: make a new one when it has booted again. :close() ends what is in flight.
+function http.port(options)
+  check.options("port", 1, options, PORT)
+  return native.port(options.port, options.engine, options.id)
+end
+
+--- An origin on the network ({ url = "https://api.example.com" }) that takes the same requests.
+function http.client(options)
+  check.options("client", 1, options, { url = "!string" })
+  if not options.url:find("^https?://[^/?#%s]+/?$") then
+    return bad("an origin is http:// or https://, a host, perhaps a port")
+  end
+  return native.origin((options.url:gsub("/$", "")))
+end
+
+--- Starts a request: its operation, and what the body is written to when it comes in pieces. nil and an error
+--- when it cannot be one.
+function http.fetch(port, request)
+  local lines, err = header_lines(request.headers or {})
+  if not lines then
+    return nil, err
+  end
+  local patience
+  patience, err = duration.parse(request.wait or 0, "wait")
+  if not patience then
+    return nil, err
+  end
+  local body, upload = request.body, nil
+  if body ~= nil and type(body) ~= "string" and not core.is_secret(body) then
+    if not compat.is_callable(body) and type(body) ~= "userdata" and type(body) ~= "table" then
+      return bad(("body: string, secret, function or file expected, got %s"):format(type(body)))
+    end
+    upload = native.upload()
+  end
+  return port:fetch((request.method or "GET"), request.path or "/", lines, upload or body,
+    request.stream or false, request.max_body or MAX_BODY, patience), upload
+end
+
+--- The answer of a finished operation's result.
+function http.answer(r)
+  local reason, headers = parse_head(r.bytes2 or "")
+  return {
+    status = r.number,
+    reason = reason,
+    headers = headers,
+    body = r.object and stream.output("body", { native = r.object, mode = "pipe" }) or r.bytes or "",
+  }
+end
+
+local function left(deadline)
+  return deadline and math.max(deadline - core.now(), 0)
+end
+
+-- Writes a body that comes in pieces. True when it is out or nobody wants the rest; nil and why not.
+local function feed(upload, body, deadline, opname)
+  local next_piece = body
+  if not compat.is_callable(body) then
+    next_piece = function()
+      return body:read(CHUNK)
+    end
+  end
+  while true do
+    local piece, err = next_piece()
+    if piece == nil then
+      if err == nil then
+        upload:finish()
+        return true
+      end
+      return nil, errors.from(err, opname)
+    end
+    if type(piece) ~= "string" then
+      return nil, errors.new { kind = "InvalidArgument", op = opname,
+        message = ("a piece of the body is a %s, not a string"):format(type(piece)) }
+    end
+    local _
+    _, err = wait.op(upload:write(piece), left(deadline), opname)
+    if err then
+      return err.kind == "Closed" or nil, err
+    end
+  end
+end
+
+--- A request and its answer; waits. With a body in pieces, all of it is written before the answer is
+--- returned, unless the other side answers without taking it all.
+function http.request(port, request, timeout, opname)
+  local limit, err = duration.timeout(timeout)
+  if err then
+    return nil, err
+  end
+  local ok
+  ok, err = wait.check(opname)
+  if not ok then
+    return nil, err
+  end
+  local deadline = limit and core.now() + limit
+  local op, upload = http.fetch(port, request)
+  if not op then
+    return nil, upload
+  end
+  if upload then
+    ok, err = feed(upload, request.body, deadline, opname)
+    if not ok then
+      upload:close()
+      op:cancel()
+      return nil, err
+    end
+  end
+  local r
+  r, err = wait.op(op, left(deadline), opname)
+  if not r then
+    return nil, err
+  end
+  return http.answer(r)
+end
+
+--- Waits until somebody listens. True, or nil and an error.
+function http.wait(port, timeout, opname)
+  local limit, err = duration.timeout(timeout)
+  if err then
+    return nil, err
+  end
+  local r
+  r, err = wait.op(port:wait(limit or 1e9), limit and limit + 1, opname)
+  return r ~= nil or nil, err
+end
+
+-- One listener a port, alive as long as the port's object is: who took the address keeps nothing else.
+local upstreams = setmetatable({}, { __mode = "k" })
+
+--- A unix socket of this host that leads to the port, for proxy_pass and the like: { address = "unix:/…" }. It
+--- goes away with the port.
+function http.upstream(port)
+  local upstream = upstreams[port]
+  if not upstream then
+    local err
+    upstream, err = port:upstream()
+    if not upstream then
+      return nil, errors.from(err, "upstream")
+    end
+    upstreams[port] = upstream
+  end
+  return { address = "unix:" .. upstream:path() }
+end
+
+return http

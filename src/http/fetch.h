@@ -1,0 +1,60 @@
+/* Inside of one request to a port: what its two halves share. fetch.c has its life (sockets, retries,
+ * endings), exchange.c what happens in libcurl's hands. [io] all of it. */
+#ifndef SB_HTTP_FETCH_H
+#define SB_HTTP_FETCH_H
+
+#include "http/port.h"
+#include "http/request.h"
+
+struct sb_fetch {
+    struct sb_transfer transfer; /* easy: NULL when not in libcurl's hands */
+    struct sb_port_user user;
+    struct sb_port *port; /* the starter's reference, until it has joined */
+    struct sb_op *op;     /* NULL once completed */
+    struct sb_prepared request;
+    size_t sent; /* of request.body */
+    struct sb_upload *upload;
+    int stream;
+    size_t max_body;
+    uint64_t wait_until;
+
+    int asking;      /* answers the place owes: the memory must stay */
+    int dead;        /* ... although all else is over */
+    int new_sockets; /* the pair was asked for by this attempt: a refusal is final */
+    struct sb_pair pair;
+    struct sb_dial *dial;
+    int dialled;   /* libcurl gets a connected descriptor ... */
+    int connected; /* ... this one; -1 */
+    struct sb_timer probe;
+    uint64_t probe_after;
+
+    int requests; /* how often libcurl was about to send it */
+    int pause;    /* CURLPAUSE_* in force */
+    unsigned char *head;
+    size_t head_len, head_cap;
+    int head_done;
+    unsigned char *body;
+    size_t body_len, body_cap;
+    struct sb_queue *queue; /* the streamed body's */
+    enum sb_err refused;    /* what one of our callbacks stopped the transfer for ... */
+    const char *why;        /* ... in words */
+};
+
+/* exchange.c */
+
+/* An easy handle that carries the request over the sockets of `fetch`; NULL: out of memory. */
+CURL *sb_exchange_new(struct sb_fetch *fetch);
+/* What it means that libcurl ended with `code`, which is not CURLE_OK. */
+void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *err);
+/* The request body has more; called by its queue. */
+void sb_exchange_writable(void *fetch);
+
+/* Whether libcurl may send it again by itself. */
+static inline int sb_fetch_repeatable(const struct sb_fetch *fetch)
+{
+    return fetch->request.idempotent && fetch->upload == NULL;
+}
+/* fetch.c: ends it with an error, its connection closed. Not from inside one of libcurl's callbacks. */
+void sb_fetch_fail(struct sb_fetch *fetch, enum sb_err kind, const char *message);
+
+#endif

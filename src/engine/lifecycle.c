@@ -1,0 +1,282 @@
+/* Requests to the supervisor as operations, and the release of a sandbox. */
+#include "lifecycle.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Made by the asking thread, then the I/O thread's. The request is not called back by a cancel: it is
+ * finished for nobody. */
+struct request {
+    struct sb_client_call call; /* first */
+    struct sb_op *op;           /* NULL: nobody waits any more */
+    struct sb_engine *engine;   /* a reference */
+    struct sb_parts parts;
+    struct sb_release *release; /* create: registered before the request is sent */
+    uint16_t type;
+    int open; /* the answer may carry a connection */
+};
+
+/* What does no harm when it is done twice. */
+static int may_repeat(uint16_t type)
+{
+    return type == SB_S_HELLO || type == SB_S_CONNECT || type == SB_S_INFO || type == SB_S_LIST ||
+           type == SB_S_DESTROY || type == SB_S_LIFETIME || type == SB_S_SOCKET || type == SB_S_EXPOSE ||
+           type == SB_S_STATS;
+}
+
+static void request_free(struct request *r)
+{
+    if (r->release != NULL) { /* nothing was created, as far as is known */
+        sb_release_cancel(r->release);
+        sb_release_unref(r->release);
+    }
+    free(r->parts.data);
+    sb_object_unref(r->engine);
+    free(r);
+}
+
+static void request_fail(struct request *r, const struct sb_error *err)
+{
+    struct sb_op *op = r->op;
+    request_free(r);
+    if (op != NULL)
+        sb_op_fail(op, err);
+}
+
+static void cancelled(struct sb_op *op, void *owner)
+{
+    struct request *r = owner;
+    struct sb_error err = {SB_OK};
+    sb_fail(&err, SB_ERR_CANCELLED, "cancelled");
+    r->op = NULL;
+    sb_op_fail(op, &err);
+}
+
+/* A sandbox was made and cannot be handed over. */
+static void let_go(struct request *r)
+{
+    if (r->release == NULL)
+        return;
+    sb_release_fire(r->release, NULL);
+    sb_release_unref(r->release);
+    r->release = NULL;
+}
+
+static int store(struct request *r, const struct sb_answer *answer, struct sb_result *result, struct sb_error *err)
+{
+    if (r->parts.len > 0) {
+        if (sb_parts_add(&r->parts, answer->raw, answer->raw_len, SB_PART_LAST, err) < 0)
+            return -1;
+        result->parts = 1;
+        result->fields = r->parts.data;
+        result->fields_len = r->parts.len;
+        r->parts.data = NULL;
+        return 0;
+    }
+    result->fields = malloc(answer->raw_len + 1);
+    if (result->fields == NULL)
+        return sb_fail_errno(err, ENOMEM, "receive", "no memory for an answer");
+    memcpy(result->fields, answer->raw, answer->raw_len);
+    result->fields_len = answer->raw_len;
+    return 0;
+}
+
+static void answered(struct sb_client_call *call, const struct sb_answer *answer)
+{
+    struct request *r = (struct request *)call;
+    struct sb_op *op = r->op;
+    struct sb_error err = {SB_OK};
+    struct sb_result *result;
+    if (answer->type == SB_PART && answer->error == NULL) {
+        if (op != NULL && sb_parts_add(&r->parts, answer->raw, answer->raw_len, 0, &err) < 0) {
+            r->op = NULL;
+            sb_op_fail(op, &err);
+        }
+        return;
+    }
+    if (answer->error != NULL) {
+        if (answer->starved)
+            let_go(r);
+        request_fail(r, answer->error);
+        return;
+    }
+    if (op == NULL) {
+        let_go(r);
+        request_free(r);
+        return;
+    }
+    result = sb_op_result(op);
+    if (store(r, answer, result, &err) < 0) {
+        let_go(r);
+        request_fail(r, &err);
+        return;
+    }
+    if (r->open && answer->nfds > 0) {
+        struct sb_box *box = sb_box_new(r->engine, &answer->fields, answer->fds[0], &err);
+        answer->fds[0] = -1;
+        if (box == NULL) {
+            let_go(r);
+            request_fail(r, &err);
+            return;
+        }
+        result->object = &box->object;
+    }
+    result->release = r->release;
+    r->release = NULL;
+    request_free(r);
+    sb_op_complete(op);
+}
+
+static void begin(void *arg)
+{
+    struct request *r = arg;
+    struct sb_client *client = sb_client_get(r->engine);
+    struct sb_error err = {SB_OK};
+    if (client != NULL && r->op != NULL) {
+        sb_client_call(client, &r->call);
+        return;
+    }
+    explicit_bzero(r->call.msg, r->call.len);
+    free(r->call.msg);
+    sb_fail_errno(&err, ENOMEM, "request", "no memory for a request");
+    request_fail(r, &err);
+}
+
+static struct sb_op *submit(struct sb_engine *engine, struct sb_mailbox *mailbox, uint16_t type,
+                            const void *fields, size_t len, struct sb_release *release, int open)
+{
+    struct request *r = calloc(1, sizeof *r);
+    struct sb_error err = {SB_OK};
+    struct sb_op *op = NULL;
+    size_t extra = type == SB_S_HELLO ? 32 : 0;
+    if (r != NULL)
+        r->call.msg = malloc(sizeof(struct sb_msg) + len + extra);
+    if (r == NULL || r->call.msg == NULL || (op = sb_op_new(mailbox, cancelled, r)) == NULL) {
+        if (r != NULL)
+            free(r->call.msg);
+        free(r);
+        if (release != NULL) {
+            sb_release_cancel(release);
+            sb_release_unref(release);
+        }
+        return NULL;
+    }
+    struct sb_packer p;
+    sb_pack_begin(&p, r->call.msg, sizeof(struct sb_msg) + len + extra, type, 0, 0);
+    if (len > 0)
+        memcpy(p.buf + p.len, fields, len);
+    p.len += len;
+    if (type == SB_S_HELLO) {
+        sb_pack_u64(&p, SB_F_VERSION, SB_PROTO_VERSION);
+        sb_pack_u64(&p, SB_F_LINGER_MS, engine->linger_ms);
+    }
+    r->call.len = p.len;
+    r->call.again = may_repeat(type);
+    r->call.answer = answered;
+    r->op = op;
+    r->engine = sb_object_ref(engine);
+    r->type = type;
+    r->open = open;
+    r->release = release;
+    if (sb_loop_post(begin, r, &err) < 0) {
+        free(r->call.msg);
+        request_fail(r, &err);
+    }
+    return op;
+}
+
+struct sb_op *sb_engine_request(struct sb_engine *engine, struct sb_mailbox *mailbox, uint16_t type,
+                                const void *fields, size_t len)
+{
+    return submit(engine, mailbox, type, fields, len, NULL, 0);
+}
+
+struct sb_op *sb_engine_open(struct sb_engine *engine, struct sb_mailbox *mailbox, uint16_t type,
+                             const void *fields, size_t len)
+{
+    struct sb_reader all = {fields, (const unsigned char *)fields + len};
+    struct sb_release *release = NULL;
+    struct sb_field_view id;
+    if (type == SB_S_CREATE) {
+        if (!sb_read_find(&all, SB_F_ID, &id) || id.len == 0) {
+            struct sb_error err = {SB_OK};
+            struct sb_op *op = sb_op_new(mailbox, NULL, NULL);
+            sb_fail(&err, SB_ERR_INVALID_ARGUMENT, "create: the sandbox needs an id");
+            if (op != NULL)
+                sb_op_fail(op, &err);
+            return op;
+        }
+        release = sb_engine_release(engine, (const char *)id.data, id.len);
+        if (release == NULL)
+            return NULL;
+    }
+    return submit(engine, mailbox, type, fields, len, release, 1);
+}
+
+/* ---- the release of a sandbox ---- */
+
+struct destroying {
+    struct sb_client_call call; /* first */
+    struct sb_engine *engine;   /* a reference */
+    struct sb_release *release; /* the one being run */
+    size_t id_len;
+    char id[];
+};
+
+static void destroyed(struct sb_client_call *call, const struct sb_answer *answer)
+{
+    struct destroying *d = (struct destroying *)call;
+    if (answer->type == SB_PART)
+        return;
+    if (answer->error != NULL && answer->error->kind == SB_ERR_NOT_FOUND)
+        sb_release_finish(d->release, NULL);
+    else
+        sb_release_finish(d->release, answer->error);
+}
+
+static void destroying_run(struct sb_release *release, void *data)
+{
+    struct destroying *d = data;
+    struct sb_client *client = sb_client_get(d->engine);
+    size_t room = sizeof(struct sb_msg) + 8 + d->id_len;
+    unsigned char *msg = malloc(room);
+    struct sb_packer p;
+    d->release = release;
+    if (client == NULL || msg == NULL) {
+        struct sb_error err = {SB_OK};
+        free(msg);
+        sb_fail(&err, SB_ERR_UNAVAILABLE, "no memory to destroy a sandbox");
+        sb_release_finish(release, &err);
+        return;
+    }
+    sb_pack_begin(&p, msg, room, SB_S_DESTROY, 0, 0);
+    sb_pack_bytes(&p, SB_F_ID, d->id, d->id_len);
+    d->call = (struct sb_client_call){.answer = destroyed, .msg = msg, .len = p.len, .again = 1};
+    sb_client_call(client, &d->call);
+}
+
+static void destroying_free(void *data)
+{
+    struct destroying *d = data;
+    sb_object_unref(d->engine);
+    free(d);
+}
+static const struct sb_release_type destroying_type = {"sandbox", destroying_run, destroying_free};
+
+struct sb_release *sb_engine_release(struct sb_engine *engine, const char *id, size_t len)
+{
+    struct destroying *d = calloc(1, sizeof *d + len + 1);
+    struct sb_release *release;
+    if (d == NULL)
+        return NULL;
+    d->engine = sb_object_ref(engine);
+    d->id_len = len;
+    memcpy(d->id, id, len);
+    release = sb_release_new(&destroying_type, d, d->id);
+    if (release == NULL)
+        destroying_free(d);
+    return release;
+}

@@ -49,6 +49,8 @@ LUA_BIN ?= $(if $(filter luajit,$(LUA)),luajit,lua$(LUA))
 WERROR ?= -Werror
 WARN := -Wall -Wextra $(WERROR) -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
 	-Wvla -Wformat=2 -Wundef -Wimplicit-fallthrough
+# GCC 12 and 13 take the address of an inlined function's local, given to memcpy, for one that is kept.
+WARN += $(if $(shell $(CC) -Wdangling-pointer -E -x c /dev/null 2>&1 | grep -m1 -i 'unrecognized\|unknown'),,-Wno-dangling-pointer)
 OPT ?= -O2
 BASE_CFLAGS := -std=c11 -D_GNU_SOURCE $(WARN) -Isrc -DSB_VERSION='"$(VERSION)"' -g
 HARDEN := -fstack-protector-strong
@@ -187,7 +189,7 @@ $(O)/spec/c/%.o: spec/c/%.c $(O)/flags
 $(B)/c/%: $(O)/spec/c/%.o $(O)/libcore.a
 	@mkdir -p $(@D)
 	$(call show,link)$(CC) -o $@ $< $(O)/libcore.a -pthread -ldl $(SANITIZE) $(LDFLAGS)
-build/spec/bound: spec/support/bound.c
+build/spec/%: spec/support/%.c
 	@mkdir -p $(@D)
 	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -o $@ $<
 
@@ -195,7 +197,7 @@ build/spec/bound: spec/support/bound.c
 build/spec/probe: spec/escape/probe.c
 	@mkdir -p $(@D)
 	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
-SPEC_PROGRAMS := build/spec/bound $(if $(wildcard spec/escape/probe.c),build/spec/probe)
+SPEC_PROGRAMS := build/spec/bound build/spec/http_server $(if $(wildcard spec/escape/probe.c),build/spec/probe)
 
 MAKE_HERE = $(MAKE) --no-print-directory
 

@@ -1,12 +1,12 @@
 /* A web server that misbehaves on demand, for the HTTP specs. One thread a connection, plain HTTP/1.1.
  *
- * http_server [-6] [port]   prints the port it listens on (on 127.0.0.1, or on ::1), ends with its stdin.
+ * http_server [-6] [port]   prints the port it listens on (on 127.0.0.1, or on ::1) and its process id; ends
+ * with its parent.
  *
  * The path says what happens; see `answer`. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -380,6 +381,7 @@ int main(int argc, char **argv)
     socklen_t len = sizeof address.v4;
     int one = 1, at = 1;
     signal(SIGPIPE, SIG_IGN);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     address.v4.sin_family = AF_INET;
     address.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (at < argc && strcmp(argv[at], "-6") == 0) {
@@ -396,16 +398,9 @@ int main(int argc, char **argv)
         perror("http_server");
         return 1;
     }
-    printf("%d\n", ntohs(address.v4.sin_port));
+    printf("%d %d\n", ntohs(address.v4.sin_port), (int)getpid());
     fflush(stdout);
-    struct pollfd wait[2] = {{fd, POLLIN, 0}, {0, POLLIN, 0}};
     for (;;) {
-        poll(wait, 2, -1);
-        char byte;
-        if (wait[1].revents != 0 && read(0, &byte, 1) <= 0)
-            return 0;
-        if (wait[0].revents == 0)
-            continue;
         int client = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
         pthread_t thread;
         if (client < 0)

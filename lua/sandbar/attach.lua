@@ -129,7 +129,7 @@ function attach.attach(to, target, expect, timeout)
   local running = (r.fields.running or 0) ~= 0
   for fd, name in ipairs { "out", "err" } do
     local native = r.object["std" .. name](r.object)
-    state["std" .. name] = stream.output(name, {
+    state["std" .. name] = stream.output("std" .. name, {
       native = native,
       mode = "pipe",
       open = open_lease(state),

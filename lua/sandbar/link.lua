@@ -66,25 +66,24 @@ function Link:native(timeout)
   return r.object
 end
 
-local LOST = { NotRunning = true, Closed = true, Unavailable = true, Cancelled = false }
-
--- A failed call says "connection lost" at most; the supervisor knows whether the sandbox was paused or
--- destroyed. The failed request itself is never sent again.
-function Link:judge(err, box)
-  if not LOST[err.kind] or self.closed or box:open_() then
+-- A call failed: when the sandbox has gone for good, that is the answer. The request itself is never sent
+-- again.
+function Link:judge(err)
+  if err.kind ~= "NotRunning" or self.closed then
     return nil, err
   end
-  local r = self.driver:info(self.id, 5)
-  local state = r and (r.fields.state or {})[1] or "gone"
-  if self.seen and r then
+  local r, why = self.driver:info(self.id, 5)
+  if r and self.seen then
     self.seen(r.fields)
   end
-  if state == "running" then
-    return nil, err
+  if not r and why.kind == "NotFound" or r and (r.fields.state or {})[1] == "gone" then
+    self.gone = true
+    local _
+    _, why = self:not_running("gone")
+    why.op, why.cause = err.op, err
+    return nil, why
   end
-  local _, why = self:not_running(state)
-  why.op, why.cause = err.op, err
-  return nil, why
+  return nil, err
 end
 
 -- One operation on the connection: its result, or nil and an error.
@@ -105,6 +104,10 @@ end
 
 function Link:close()
   self.closed = true
+  for _, entry in pairs(self.ports or {}) do
+    entry.object:close()
+  end
+  self.ports = nil
   if self.box then
     self.box:close()
     self.box = nil

@@ -7,6 +7,7 @@ local core = require "sandbar.core"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 local link = require "sandbar.link"
+local merge = require "sandbar.merge"
 local own = require "sandbar.own"
 local record = require "sandbar.record"
 local reference = require "sandbar.reference"
@@ -89,7 +90,7 @@ local function outputs(state, handle, modes)
   for fd, name in ipairs { "out", "err" } do
     local mode = MODE_NAMES[modes[fd]]
     if mode ~= "merged" then
-      state["std" .. name] = stream.output(name, {
+      state["std" .. name] = stream.output("std" .. name, {
         native = fd == 1 and state._native:stdout() or fd == 2 and state._native:stderr() or nil,
         mode = mode,
         open = mode == "tail" and open_tail(state, fd) or nil,
@@ -167,7 +168,7 @@ function methods:output(opts)
   if err then
     return nil, err
   end
-  return stream.both({ state.stdout, state.stderr }, timeout)
+  return merge.both({ state.stdout, state.stderr }, timeout)
 end
 
 local function signal_of(fname, signal)
@@ -240,7 +241,7 @@ function methods:wait(opts)
   local deadline = link.deadline(timeout)
   if opts.output then
     local ok
-    ok, err = stream.drain({ state.stdout, state.stderr }, deadline, MAX_UNREAD)
+    ok, err = merge.drain({ state.stdout, state.stderr }, deadline, MAX_UNREAD)
     if not ok then
       return nil, errors.from(err, "wait")
     end

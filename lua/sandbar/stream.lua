@@ -22,18 +22,32 @@ local output_class, input_class
 
 -- ---- output ----
 
+-- One reader waits at a time. `_reader` is fired when it has ended.
+local function busy(state)
+  if state._reader then
+    return errors.new { kind = "Busy", message = "another reader is at work on this stream" }
+  end
+end
+
+local function begin_wait(state)
+  state._reader = wait.signal()
+end
+
+local function end_wait(state)
+  local signal = state._reader
+  state._reader = nil
+  wait.fire(signal)
+end
+
 -- Takes what an abandoned read brought, once it is done. True, or nil and why not.
 local function absorb(state, timeout)
   local op = state._op
   if not op then
     return true
   end
-  if state._reading then
-    return nil, errors.new { kind = "Busy", message = "another reader is at work on this stream" }
-  end
-  state._reading = true
+  begin_wait(state)
   local data, err = wait.bytes(op, timeout, "read")
-  state._reading = false
+  end_wait(state)
   if op:done() then
     state._op = nil
   end
@@ -67,7 +81,9 @@ local function native_read(state, mode, n, timeout)
     return data
   end
   local err
+  begin_wait(state)
   data, err = wait.bytes(state._native:read(mode, n), timeout, "read")
+  end_wait(state)
   if data == nil and not err then
     state._ended = true
   end
@@ -155,14 +171,18 @@ end
 -- asks again: the other reader may be gone by now.
 local function ready(state, timeout)
   if state._closed then
-    return nil, errors.new { kind = "Closed", message = ("std%s is closed"):format(state._name) }
+    return nil, errors.new { kind = "Closed", message = ("%s is closed"):format(state._name) }
   end
   if state._mode == "ignore" then
     return nil, errors.new {
       kind = "InvalidArgument",
-      message = ("std%s of this process is not read: it was started with \"ignore\""):format(
+      message = ("%s of this process is not read: it was started with \"ignore\""):format(
         state._name),
     }
+  end
+  local taken = busy(state)
+  if taken then
+    return nil, taken
   end
   if not state._native and not state._ended and state._open then
     local ok, err = state._open(timeout)
@@ -254,7 +274,7 @@ end
 
 output_class = core.class("Output", output, {
   tostring = function(state)
-    return ("sandbar.Output (std%s, %s)"):format(state._name,
+    return ("sandbar.Output (%s, %s)"):format(state._name,
       state._closed and "closed" or state._ended and "ended" or "open")
   end,
 })
@@ -274,135 +294,26 @@ function stream.output(name, fields)
   })
 end
 
+-- What is there, at least a byte; nil at the end.
+function stream.some(handle, timeout)
+  local state = core.state(handle, output_class)
+  local ok, err = ready(state, timeout)
+  if not ok then
+    return nil, err
+  end
+  return read_some(state, CHUNK, timeout)
+end
+
+function stream.state(handle)
+  return core.state(handle, output_class)
+end
+
 -- For open functions: the stream has been got, or what there is came as a whole.
 function stream.supply(handle, native, stash)
   local state = core.state(handle, output_class)
   state._native = native
   state._stash = state._stash .. (stash or "")
   state._ended = native == nil
-end
-
--- ---- both streams, in the order of arrival ----
-
-local function take(state, data)
-  local offset = state._offset
-  state._offset = offset + #data
-  return state._fd, data, offset
-end
-
--- What is there already on one stream: true and data, true and nil at its end, false.
-local function poll(state)
-  if state._stash ~= "" then
-    local data = state._stash
-    state._stash = ""
-    return true, data
-  end
-  local op = state._op
-  if op then
-    if not op:done() then
-      return false
-    end
-    state._op = nil
-    local data, e = op:bytes()
-    if e then
-      return true, nil, errors.from(e, "output")
-    end
-    state._ended = data == nil
-    return true, data
-  end
-  if state._ended or not state._native then
-    return true, nil
-  end
-  local done, data, e = state._native:try_read("some", CHUNK)
-  if done and e then
-    return true, nil, errors.from(e, "output")
-  end
-  if done then
-    state._ended = data == nil
-  end
-  return done, data
-end
-
-local function output_step(it)
-  while true do
-    local waiting = {}
-    for _ = 1, #it do
-      local state = table.remove(it, 1) -- whoever was asked first is asked last the next time
-      local done, data, err = poll(state)
-      if err then
-        return nil, err
-      end
-      if not done or data then
-        it[#it + 1] = state
-      end
-      if data then
-        return take(state, data)
-      end
-      if not done then
-        state._op = state._op or state._native:read("some", CHUNK)
-        waiting[#waiting + 1] = state._op
-      end
-    end
-    if #it == 0 then
-      return nil
-    end
-    local ok, err = wait.any(waiting, it.timeout, "output")
-    if not ok then
-      return nil, err
-    end
-  end
-end
-
-local function output_stop(it)
-  for _, state in ipairs(it) do
-    if state._op then
-      state._op:cancel()
-    end
-  end
-end
-
--- for fd, data, offset in ...: `handles` are Outputs; fd is 1 for the first and 2 for the second.
-function stream.both(handles, timeout)
-  local it = { timeout = timeout }
-  for fd = 1, 2 do
-    if handles[fd] then
-      local state = core.state(handles[fd], output_class)
-      if state._mode ~= "ignore" then
-        local ok, err = ready(state, timeout)
-        if not ok then
-          return nil, err
-        end
-        state._fd = fd
-        it[#it + 1] = state
-      end
-    end
-  end
-  return iterator.new(output_step, it, output_stop)
-end
-
--- Reads to the end of both streams, keeping what comes for later reads, at most `max` bytes.
-function stream.drain(handles, deadline, max)
-  for fd = 1, 2 do
-    local state = handles[fd] and core.state(handles[fd], output_class)
-    while state and state._mode == "pipe" and not state._ended and not state._closed do
-      local left = deadline and math.max(deadline - core.now(), 0)
-      local ok, err = ready(state, left)
-      local data
-      if ok then
-        data, err = native_read(state, "some", CHUNK, left)
-      end
-      if err then
-        return nil, err
-      end
-      if data then
-        state._stash = state._stash .. data
-        if #state._stash > max then
-          return nil, too_long("unread output", max)
-        end
-      end
-    end
-  end
-  return true
 end
 
 -- ---- input ----
@@ -436,7 +347,7 @@ function input:write(data, opts)
     return r.number
   end
   if err.kind == "Timeout" then
-    return partial and partial.number or 0
+    return partial and partial.number or 0, err
   end
   return nil, err
 end
@@ -463,15 +374,8 @@ function stream.input(native, process)
   return core.handle(input_class, { _native = native, _process = process })
 end
 
--- CHUNK and read_some serve exec's own loop.
-stream.CHUNK = CHUNK
-function stream.some(handle, timeout)
-  local state = core.state(handle, output_class)
-  local ok, err = ready(state, timeout)
-  if not ok then
-    return nil, err
-  end
-  return read_some(state, CHUNK, timeout)
-end
+-- For merge.lua.
+stream.ready, stream.native_read, stream.too_long = ready, native_read, too_long
+stream.begin_wait, stream.end_wait = begin_wait, end_wait
 
 return stream

@@ -1,0 +1,144 @@
+-- Both streams of a process at once: output() in the order of arrival, and wait{ output = true }.
+
+local core = require "sandbar.core"
+local errors = require "sandbar.errors"
+local iterator = require "sandbar.iterator"
+local stream = require "sandbar.stream"
+local wait = require "sandbar.wait"
+
+local CHUNK = 65536
+
+local merge = {}
+
+local function take(state, data)
+  local offset = state._offset
+  state._offset = offset + #data
+  return state._fd, data, offset
+end
+
+-- What is there already on one stream: true and data, true and nil at its end, false.
+local function poll(state)
+  if state._stash ~= "" then
+    local data = state._stash
+    state._stash = ""
+    return true, data
+  end
+  local op = state._op
+  if op then
+    if not op:done() then
+      return false
+    end
+    state._op = nil
+    local data, e = op:bytes()
+    if e then
+      return true, nil, errors.from(e, "output")
+    end
+    state._ended = data == nil
+    return true, data
+  end
+  if state._ended or not state._native then
+    return true, nil
+  end
+  local done, data, e = state._native:try_read("some", CHUNK)
+  if done and e then
+    return true, nil, errors.from(e, "output")
+  end
+  if done then
+    state._ended = data == nil
+  end
+  return done, data
+end
+
+local function output_step(it)
+  while true do
+    local waiting = {}
+    for _ = 1, #it do
+      local state = table.remove(it, 1) -- whoever was asked first is asked last the next time
+      local done, data, err = poll(state)
+      if err then
+        return nil, err
+      end
+      if not done or data then
+        it[#it + 1] = state
+      end
+      if data then
+        return take(state, data)
+      end
+      if not done then
+        state._op = state._op or state._native:read("some", CHUNK)
+        waiting[#waiting + 1] = state._op
+      end
+    end
+    if #it == 0 then
+      return nil
+    end
+    for _, state in ipairs(it) do
+      stream.begin_wait(state)
+    end
+    local ok, err = wait.any(waiting, it.timeout, "output")
+    for _, state in ipairs(it) do
+      stream.end_wait(state)
+    end
+    if not ok then
+      return nil, err
+    end
+  end
+end
+
+local function output_stop(it)
+  for _, state in ipairs(it) do
+    if state._op then
+      state._op:cancel()
+    end
+  end
+end
+
+-- for fd, data, offset in ...: `handles` are Outputs; fd is 1 for the first and 2 for the second.
+function merge.both(handles, timeout)
+  local it = { timeout = timeout }
+  for fd = 1, 2 do
+    if handles[fd] then
+      local state = stream.state(handles[fd])
+      if state._mode ~= "ignore" then
+        local ok, err = stream.ready(state, timeout)
+        if not ok then
+          return nil, err
+        end
+        state._fd = fd
+        it[#it + 1] = state
+      end
+    end
+  end
+  return iterator.new(output_step, it, output_stop)
+end
+
+-- Reads to the end of both streams, keeping what comes for later reads, at most `max` bytes.
+function merge.drain(handles, deadline, max)
+  for fd = 1, 2 do
+    local state = handles[fd] and stream.state(handles[fd])
+    while state and state._mode == "pipe" and not state._ended and not state._closed do
+      local left = deadline and math.max(deadline - core.now(), 0)
+      local data, ok, err
+      if state._reader then -- somebody else is reading: when that one is done we look again
+        ok, err = wait.on(state._reader, left, "wait")
+      else
+        ok, err = stream.ready(state, left)
+        if ok then
+          data, err = stream.native_read(state, "some", CHUNK, left)
+        end
+      end
+      if err then
+        return nil, err
+      end
+      if data then
+        state._stash = state._stash .. data
+        if #state._stash > max then
+          return nil, stream.too_long("unread output", max)
+        end
+      end
+    end
+  end
+  return true
+end
+
+return merge

@@ -1,0 +1,232 @@
+-- Port: a port inside a sandbox. HTTP goes through sandbar.http, loaded by the first call that needs it;
+-- raw bytes through a dialled stream.
+
+local check = require "sandbar.check"
+local core = require "sandbar.core"
+local duration = require "sandbar.duration"
+local errors = require "sandbar.errors"
+local link = require "sandbar.link"
+local stream = require "sandbar.stream"
+
+local port = {}
+
+local class, connection_class
+local methods = {}
+
+local function state_of(self)
+  return core.state(self, class)
+end
+
+local TIMEOUT = { timeout = "timeout" }
+
+local function timeout_of(opts, op)
+  local timeout, err = duration.timeout(opts.timeout)
+  if err then
+    return nil, errors.from(err, op)
+  end
+  return timeout
+end
+
+-- The HTTP module and its port object for the sandbox's present run; one is shared by all handles of a
+-- number, so that connections are used again, and never outlives the run.
+local function http_port(state, op, timeout)
+  local to = state._link
+  local box, err = to:native(timeout)
+  if not box then
+    return nil, errors.from(err, op)
+  end
+  local http = require "sandbar.http"
+  to.ports = to.ports or {}
+  local entry = to.ports[state.number]
+  if entry and entry.box ~= box then
+    entry.object:close()
+    entry = nil
+  end
+  if not entry then
+    local object
+    object, err = http.port { engine = to.driver:engine(), id = to.id, port = state.number }
+    if not object then
+      return nil, errors.from(err, op)
+    end
+    entry = { box = box, object = object }
+    to.ports[state.number] = entry
+  end
+  return http, entry.object
+end
+
+local FETCH = {
+  method = "string", path = "string", headers = "table", body = "any", wait = "duration",
+  stream = "boolean", max_body = "size", timeout = "timeout",
+}
+
+function methods:fetch(request)
+  local state = state_of(self)
+  request = check.options("fetch", 1, request, FETCH)
+  local timeout, err = timeout_of(request, "fetch")
+  if err then
+    return nil, err
+  end
+  local path = request.path or "/"
+  if path:sub(1, 1) ~= "/" or path:find("[%z\r\n ]") then
+    return nil, errors.new {
+      kind = "InvalidArgument", op = "fetch",
+      message = ("path: %q is not relative to the port (it begins with / and has no blanks)"):format(path),
+    }
+  end
+  local deadline = link.deadline(timeout)
+  local http, object = http_port(state, "fetch", timeout)
+  if not http then
+    return nil, object
+  end
+  return http.request(object, request, link.left(deadline), "fetch")
+end
+
+function methods:wait(opts)
+  local state = state_of(self)
+  opts = check.options("wait", 1, opts, TIMEOUT)
+  local timeout, err = timeout_of(opts, "wait")
+  if err then
+    return nil, err
+  end
+  local deadline = link.deadline(timeout)
+  local http, object = http_port(state, "wait", timeout)
+  if not http then
+    return nil, object
+  end
+  local ok
+  ok, err = http.wait(object, link.left(deadline), "wait")
+  if not ok and err.kind == "Unavailable" and timeout then
+    return nil, errors.new {
+      kind = "Timeout", op = "wait", clock = "timeout", limit = timeout, cause = err,
+      message = ("nobody listened on port %d within timeout = %g s"):format(state.number, timeout),
+    }
+  end
+  return ok, err
+end
+
+-- ---- raw bytes ----
+
+local connection = {}
+
+function connection:read(...)
+  return core.state(self, connection_class)._output:read(...)
+end
+
+function connection:lines(...)
+  return core.state(self, connection_class)._output:lines(...)
+end
+
+function connection:write(...)
+  return core.state(self, connection_class)._input:write(...)
+end
+
+-- The other side sees the end; what it still sends can be read.
+function connection:close_write()
+  return core.state(self, connection_class)._input:close()
+end
+
+function connection:close()
+  return core.state(self, connection_class)._output:close()
+end
+
+connection_class = core.class("Connection", connection, {
+  tostring = function(state)
+    return ("sandbar.Connection to port %d"):format(state.number)
+  end,
+})
+
+function methods:connect(opts)
+  local state = state_of(self)
+  opts = check.options("connect", 1, opts, TIMEOUT)
+  local timeout, err = timeout_of(opts, "connect")
+  if err then
+    return nil, err
+  end
+  local r
+  r, err = state._link:call("dial", "connect", timeout, state.number)
+  if not r then
+    return nil, err
+  end
+  return core.handle(connection_class, {
+    number = state.number,
+    _output = stream.output("the connection", { native = r.object, mode = "pipe" }),
+    _input = stream.input(r.object),
+    _link = state._link,
+  })
+end
+
+-- Whatever is there of a connection, waiting for at least a byte; nil at its end.
+function port.some(handle, timeout)
+  return stream.some(core.state(handle, connection_class)._output, timeout)
+end
+
+-- ---- exposing ----
+
+local function expose(self, op, on, opts)
+  local state = state_of(self)
+  opts = check.options(op, 1, opts, TIMEOUT, 2)
+  local timeout, err = timeout_of(opts, op)
+  if err then
+    return nil, err
+  end
+  if state._link.closed then
+    return state._link:fail("Closed", "the sandbox's handle is closed")
+  end
+  return state._link.driver:expose(state._link.id, state.number, on, timeout)
+end
+
+function methods:expose(opts)
+  return expose(self, "expose", true, opts)
+end
+
+function methods:unexpose(opts)
+  return expose(self, "unexpose", false, opts)
+end
+
+-- Where a proxy of this host sends requests for it, for as long as the sandbox's handle is open.
+function methods:upstream(opts)
+  local state = state_of(self)
+  opts = check.options("upstream", 1, opts, TIMEOUT)
+  local timeout, err = timeout_of(opts, "upstream")
+  if err then
+    return nil, err
+  end
+  local http, object = http_port(state, "upstream", timeout)
+  if not http then
+    return nil, object
+  end
+  local found
+  found, err = http.upstream(object)
+  if not found then
+    return nil, errors.from(err, "upstream")
+  end
+  return { address = found.address, host = ("localhost:%d"):format(state.number), headers = {} }
+end
+
+function methods:websocket(path)
+  check.arg("websocket", 1, path, "string?")
+  state_of(self)
+  return nil, errors.new {
+    kind = "Unsupported", op = "websocket", clause = "websocket",
+    message = "websocket: not there yet; connect() carries raw bytes, upstream() whole connections",
+  }
+end
+
+-- Nothing of its own to let go of; its connections belong to the sandbox's handle.
+function methods:close()
+  state_of(self)
+  return true
+end
+
+class = core.class("Port", methods, {
+  tostring = function(state)
+    return ("sandbar.Port %d of %s"):format(state.number, state._link.id)
+  end,
+})
+
+-- A port of a sandbox's link. Locally it has no url, and requests need no headers.
+function port.new(to, number)
+  return core.handle(class, { number = number, headers = {}, _link = to })
+end
+
+return port

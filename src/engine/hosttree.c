@@ -11,8 +11,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "../runtime/loop.h"
+#include "file.h"
 #include "hosttree.h"
-#include "runtime/loop.h"
 
 #define DEPTH_MAX 256            /* directories inside each other */
 #define TREE_MAX (256u << 20)    /* bytes of one listing */
@@ -345,7 +346,10 @@ static void act(struct job *job)
         case SB_HOST_READ:
         case SB_HOST_CREATE:
             result = open_file(parent, last, job->action, job->mode);
-            job->result->fd = result;
+            if (result >= 0) {
+                struct sb_file *file = sb_file_new(result, &job->result->error);
+                job->result->object = file != NULL ? &file->object : NULL;
+            }
             break;
         }
     }

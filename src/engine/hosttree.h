@@ -3,7 +3,7 @@
 #ifndef SB_HOSTTREE_H
 #define SB_HOSTTREE_H
 
-#include "runtime/op.h"
+#include "../runtime/op.h"
 
 enum sb_host_action {
     SB_HOST_MKDIR,   /* a directory; it may be there already. mode */
@@ -11,8 +11,8 @@ enum sb_host_action {
     SB_HOST_RENAME,  /* to `other`, also below the base */
     SB_HOST_REMOVE,  /* a file or link */
     SB_HOST_CHMOD,   /* mode */
-    SB_HOST_READ,    /* an existing regular file: the result's fd */
-    SB_HOST_CREATE,  /* a new regular file, which must not be there: the result's fd. mode */
+    SB_HOST_READ,    /* an existing regular file: an sb_file as the result's object */
+    SB_HOST_CREATE,  /* a new regular file, which must not be there: the same. mode */
 };
 
 /* What is at `path` and below it: bytes = a run of "<type> <mode, octal> <size>\0<path>\0<target>\0", type

@@ -7,6 +7,7 @@
 #ifndef SB_LUA_CORE_H
 #define SB_LUA_CORE_H
 
+#include "../runtime/loop.h"
 #include "../runtime/mailbox.h"
 #include "../runtime/op.h"
 #include "../runtime/release.h"

@@ -90,6 +90,11 @@ uint64_t sb_op_id(const struct sb_op *op)
     return op->id;
 }
 
+uint64_t sb_op_generation(const struct sb_op *op)
+{
+    return op->generation;
+}
+
 int sb_op_done(const struct sb_op *op)
 {
     return atomic_load_explicit(&op->done, memory_order_acquire);

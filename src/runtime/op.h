@@ -61,6 +61,7 @@ struct sb_op *sb_op_ref(struct sb_op *op);
 void sb_op_unref(struct sb_op *op);
 
 uint64_t sb_op_id(const struct sb_op *op); /* below 2^53, never 0 */
+uint64_t sb_op_generation(const struct sb_op *op); /* of the process that made it; it ends in no other */
 int sb_op_done(const struct sb_op *op);    /* any thread */
 struct sb_result *sb_op_result(struct sb_op *op); /* asker: after done; completer: before completing */
 

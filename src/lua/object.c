@@ -1,0 +1,138 @@
+/* Native objects as userdata: {reference, class}. The metatable of a class is found by its type's address in
+ * the registry, which also is how an argument's type is checked: no name can be forged. */
+#include <stdlib.h>
+
+#include "open.h"
+
+struct lua_object {
+    struct sb_object *object;
+    const struct sb_lua_class *class;
+};
+
+static int object_gc(lua_State *L)
+{
+    struct lua_object *o = lua_touserdata(L, 1);
+    struct sb_object *object = o->object;
+    o->object = NULL;
+    if (object != NULL && o->class->collected != NULL && object->generation == sb_generation())
+        o->class->collected(object);
+    sb_object_unref(object);
+    return 0;
+}
+
+void sb_lua_new_metatable(lua_State *L, const char *name, const luaL_Reg *meta, const luaL_Reg *methods)
+{
+    luaL_newmetatable(L, name);
+    luaL_setfuncs(L, meta, 0);
+    if (methods != NULL) {
+        lua_newtable(L);
+        luaL_setfuncs(L, methods, 0);
+        lua_setfield(L, -2, "__index");
+    }
+    lua_pushstring(L, name);
+    lua_setfield(L, -2, "__name");
+    lua_pushboolean(L, 0);
+    lua_setfield(L, -2, "__metatable");
+    lua_pop(L, 1);
+}
+
+void sb_lua_register(lua_State *L, const struct sb_lua_class *class)
+{
+    static const luaL_Reg meta[] = {{"__gc", object_gc}, {NULL, NULL}};
+    sb_lua_new_metatable(L, class->name, meta, class->methods);
+    luaL_getmetatable(L, class->name);
+    for (const luaL_Reg *m = class->methods; m->name != NULL; m++)
+        if (strcmp(m->name, "close") == 0) {
+            lua_pushcfunction(L, m->func);
+            lua_setfield(L, -2, "__close");
+        }
+    lua_pushlightuserdata(L, (void *)class);
+    lua_rawseti(L, -2, 1);
+    sb_lua_rawsetp(L, LUA_REGISTRYINDEX, class->type);
+}
+
+void sb_lua_weigh(lua_State *L, size_t bytes)
+{
+    size_t kilobytes = bytes / 1024;
+    if (bytes > 4096)
+        lua_gc(L, LUA_GCSTEP, (int)(kilobytes < 1024 ? kilobytes : 1024));
+}
+
+void sb_lua_push_object(lua_State *L, struct sb_object **object)
+{
+    if (*object == NULL) {
+        lua_pushnil(L);
+        return;
+    }
+    sb_lua_rawgetp(L, LUA_REGISTRYINDEX, (*object)->type);
+    if (!lua_istable(L, -1))
+        luaL_error(L, "no class for native objects of type '%s'", (*object)->type->name);
+    lua_rawgeti(L, -1, 1);
+    const struct sb_lua_class *class = lua_touserdata(L, -1);
+    lua_pop(L, 1);
+    sb_lua_weigh(L, class->weight);
+    struct lua_object *o = sb_lua_newuserdata(L, sizeof *o, 0);
+    *o = (struct lua_object){NULL, class};
+    lua_insert(L, -2);
+    lua_setmetatable(L, -2);
+    o->object = *object;
+    *object = NULL;
+}
+
+void sb_lua_push_ref(lua_State *L, void *object)
+{
+    struct sb_object *borrowed = object;
+    sb_lua_push_object(L, &borrowed);
+    if (object != NULL)
+        sb_object_ref(object);
+}
+
+void *sb_lua_test_object(lua_State *L, int arg, const struct sb_object_type *type)
+{
+    struct lua_object *o = lua_touserdata(L, arg);
+    if (o == NULL || !lua_getmetatable(L, arg))
+        return NULL;
+    sb_lua_rawgetp(L, LUA_REGISTRYINDEX, type);
+    int same = lua_rawequal(L, -1, -2);
+    lua_pop(L, 2);
+    return same ? o->object : NULL;
+}
+
+void *sb_lua_check_object(lua_State *L, int arg, const struct sb_object_type *type)
+{
+    void *object = sb_lua_test_object(L, arg, type);
+    if (object == NULL)
+        sb_lua_typeerror(L, arg, type->name);
+    return object;
+}
+
+/* ---- scratch ---- */
+
+static int scratch_gc(lua_State *L)
+{
+    void **memory = lua_touserdata(L, 1);
+    free(*memory);
+    *memory = NULL;
+    return 0;
+}
+
+void **sb_lua_new_scratch(lua_State *L)
+{
+    void **memory = sb_lua_newuserdata(L, sizeof *memory, 0);
+    *memory = NULL;
+    luaL_setmetatable(L, "sandbar.scratch");
+    return memory;
+}
+
+uint64_t sb_lua_check_ns(lua_State *L, int arg)
+{
+    lua_Number seconds = luaL_checknumber(L, arg);
+    luaL_argcheck(L, seconds == seconds, arg, "not a number of seconds");
+    return seconds <= 0 ? 0 : seconds < 9e9 ? (uint64_t)(seconds * 1e9) : (uint64_t)9e18;
+}
+
+void sb_lua_open_object(lua_State *L)
+{
+    static const luaL_Reg meta[] = {{"__gc", scratch_gc}, {NULL, NULL}};
+    sb_lua_new_metatable(L, "sandbar.scratch", meta, NULL);
+}

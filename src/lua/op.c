@@ -1,0 +1,257 @@
+/* Operations as userdata, and what they came to as Lua values. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "open.h"
+
+#define NAME "sandbar.Op"
+
+struct lua_op {
+    struct sb_op *op;
+    int taken; /* the result was converted and is the user value */
+    int spent; /* op:bytes() gave the bytes away */
+};
+
+struct sb_op **sb_lua_new_op(lua_State *L)
+{
+    struct lua_op *o = sb_lua_newuserdata(L, sizeof *o, 1);
+    *o = (struct lua_op){NULL, 0, 0};
+    luaL_setmetatable(L, NAME);
+    return &o->op;
+}
+
+int sb_lua_op_made(lua_State *L, struct sb_op **slot)
+{
+    if (*slot == NULL)
+        luaL_error(L, "not enough memory");
+    return 1;
+}
+
+int sb_lua_forked(lua_State *L, const void *object)
+{
+    if (((const struct sb_object *)object)->generation == sb_generation())
+        return 0;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_op_new(mailbox, NULL, NULL);
+    if (*slot != NULL) {
+        struct sb_error err;
+        sb_fail(&err, SB_ERR_FORKED, "made before this process was forked");
+        sb_op_fail(*slot, &err);
+    }
+    return sb_lua_op_made(L, slot);
+}
+
+static struct lua_op *check(lua_State *L)
+{
+    struct lua_op *o = luaL_checkudata(L, 1, NAME);
+    luaL_argcheck(L, o->op != NULL, 1, "an operation that was never made");
+    return o;
+}
+
+/* One of another process generation will not be completed any more. */
+static int is_lost(const struct lua_op *o)
+{
+    return !sb_op_done(o->op) && sb_op_generation(o->op) != sb_generation();
+}
+
+static int is_done(const struct lua_op *o)
+{
+    return sb_op_done(o->op) || is_lost(o);
+}
+
+static int op_id(lua_State *L)
+{
+    sb_lua_pushinteger(L, sb_op_id(check(L)->op));
+    return 1;
+}
+
+static int op_done(lua_State *L)
+{
+    lua_pushboolean(L, is_done(check(L)));
+    return 1;
+}
+
+static int op_cancel(lua_State *L)
+{
+    sb_op_cancel(check(L)->op);
+    return 0;
+}
+
+static int op_deadline(lua_State *L)
+{
+    struct lua_op *o = check(L);
+    sb_op_deadline(o->op, sb_lua_check_ns(L, 2));
+    return 0;
+}
+
+/* ---- results: each part is taken out of the native result once Lua has it ---- */
+
+static void move_bytes(lua_State *L, const char *name, unsigned char **bytes, size_t len)
+{
+    if (*bytes == NULL)
+        return;
+    lua_pushlstring(L, (const char *)*bytes, len);
+    free(*bytes);
+    *bytes = NULL;
+    lua_setfield(L, -2, name);
+}
+
+static void move_fields(lua_State *L, struct sb_result *r)
+{
+    if (r->fields == NULL)
+        return;
+    if (!r->parts) {
+        sb_lua_push_fields(L, r->fields, r->fields_len);
+        lua_setfield(L, -2, "fields");
+    } else {
+        size_t at = 0;
+        uint32_t len;
+        lua_newtable(L);
+        for (int n = 1; r->fields_len - at >= sizeof len; n++) {
+            memcpy(&len, r->fields + at, sizeof len);
+            at += sizeof len;
+            if (len > r->fields_len - at)
+                break;
+            sb_lua_push_fields(L, r->fields + at, len);
+            lua_rawseti(L, -2, n);
+            at += len;
+        }
+        lua_setfield(L, -2, "parts");
+    }
+    free(r->fields);
+    r->fields = NULL;
+}
+
+static void push_result(lua_State *L, struct sb_result *r)
+{
+    lua_newtable(L);
+    move_fields(L, r);
+    move_bytes(L, "bytes", &r->bytes, r->bytes_len);
+    move_bytes(L, "bytes2", &r->bytes2, r->bytes2_len);
+    if (r->has_number) {
+        if (floor(r->number) == r->number && fabs(r->number) < 9007199254740992.0)
+            sb_lua_pushinteger(L, r->number);
+        else
+            lua_pushnumber(L, r->number);
+        lua_setfield(L, -2, "number");
+    }
+    if (r->object != NULL) {
+        sb_lua_push_object(L, &r->object);
+        lua_setfield(L, -2, "object");
+    }
+    if (r->release != NULL) {
+        sb_lua_push_release(L, &r->release);
+        lua_setfield(L, -2, "release");
+    }
+    if (r->fd >= 0) {
+        sb_lua_pushinteger(L, r->fd);
+        lua_setfield(L, -2, "fd");
+        r->fd = -1;
+    }
+}
+
+static int push_forked(lua_State *L)
+{
+    struct sb_error err;
+    sb_fail(&err, SB_ERR_FORKED, "made before this process was forked");
+    return sb_lua_push_error(L, &err);
+}
+
+static int op_result(lua_State *L)
+{
+    struct lua_op *o = check(L);
+    if (is_lost(o)) {
+        lua_pushboolean(L, 0);
+        return 1 + push_forked(L);
+    }
+    if (!sb_op_done(o->op))
+        return luaL_error(L, "the operation has not ended");
+    if (o->spent)
+        return luaL_error(L, "the operation's bytes were taken already");
+    struct sb_result *r = sb_op_result(o->op);
+    if (!o->taken) {
+        push_result(L, r);
+        lua_pushvalue(L, -1);
+        sb_lua_setuservalue(L, 1);
+        o->taken = 1;
+    } else {
+        sb_lua_getuservalue(L, 1);
+    }
+    lua_pushboolean(L, r->error.kind == SB_OK);
+    if (r->error.kind == SB_OK) {
+        lua_insert(L, -2);
+        return 2;
+    }
+    sb_lua_push_error(L, &r->error);
+    lua_pushvalue(L, -3);
+    return 3;
+}
+
+static int op_bytes(lua_State *L)
+{
+    struct lua_op *o = check(L);
+    if (is_lost(o)) {
+        lua_pushnil(L);
+        return 1 + push_forked(L);
+    }
+    if (!sb_op_done(o->op))
+        return luaL_error(L, "the operation has not ended");
+    if (o->spent || o->taken)
+        return luaL_error(L, "the operation's bytes were taken already");
+    struct sb_result *r = sb_op_result(o->op);
+    if (r->error.kind != SB_OK) {
+        lua_pushnil(L);
+        return 1 + sb_lua_push_error(L, &r->error);
+    }
+    if (r->bytes == NULL) {
+        lua_pushnil(L);
+        return 1;
+    }
+    lua_pushlstring(L, (const char *)r->bytes, r->bytes_len);
+    free(r->bytes);
+    r->bytes = NULL;
+    o->spent = 1;
+    return 1;
+}
+
+/* An operation nobody can wait for any more is cancelled: its task ended without a word. */
+static int op_gc(lua_State *L)
+{
+    struct lua_op *o = lua_touserdata(L, 1);
+    if (o->op == NULL)
+        return 0;
+    sb_op_cancel(o->op);
+    sb_op_unref(o->op);
+    o->op = NULL;
+    return 0;
+}
+
+static int op_tostring(lua_State *L)
+{
+    struct lua_op *o = check(L);
+    lua_pushfstring(L, "op(%f, %s)", (lua_Number)sb_op_id(o->op), is_done(o) ? "done" : "open");
+    return 1;
+}
+
+static int timer(lua_State *L)
+{
+    uint64_t ns = sb_lua_check_ns(L, 1);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_op_timer(mailbox, ns);
+    return sb_lua_op_made(L, slot);
+}
+
+void sb_lua_open_op(lua_State *L)
+{
+    static const luaL_Reg meta[] = {{"__gc", op_gc}, {"__tostring", op_tostring}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {
+        {"id", op_id},             {"done", op_done},     {"cancel", op_cancel},
+        {"deadline", op_deadline}, {"result", op_result}, {"bytes", op_bytes},
+        {NULL, NULL},
+    };
+    sb_lua_new_metatable(L, NAME, meta, methods);
+    lua_pushcfunction(L, timer);
+    lua_setfield(L, -2, "timer");
+}

@@ -1,0 +1,69 @@
+/* Releases as userdata. Collecting one drops the reference and fires nothing: a handle's collection does that. */
+#include "open.h"
+
+#define NAME "sandbar.Release"
+
+void sb_lua_push_release(lua_State *L, struct sb_release **release)
+{
+    if (*release == NULL) {
+        lua_pushnil(L);
+        return;
+    }
+    struct sb_release **slot = sb_lua_newuserdata(L, sizeof *slot, 0);
+    *slot = NULL;
+    luaL_setmetatable(L, NAME);
+    *slot = *release;
+    *release = NULL;
+}
+
+struct sb_release *sb_lua_check_release(lua_State *L, int arg)
+{
+    return *(struct sb_release **)luaL_checkudata(L, arg, NAME);
+}
+
+static int release_fire(lua_State *L)
+{
+    lua_pushboolean(L, sb_release_fire(sb_lua_check_release(L, 1), NULL));
+    return 1;
+}
+
+static int release_op(lua_State *L)
+{
+    struct sb_release *release = sb_lua_check_release(L, 1);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_op_new(mailbox, NULL, NULL);
+    if (*slot != NULL)
+        sb_release_fire(release, *slot);
+    return sb_lua_op_made(L, slot);
+}
+
+static int release_cancel(lua_State *L)
+{
+    lua_pushboolean(L, sb_release_cancel(sb_lua_check_release(L, 1)));
+    return 1;
+}
+
+static int release_fired(lua_State *L)
+{
+    lua_pushboolean(L, sb_release_fired(sb_lua_check_release(L, 1)));
+    return 1;
+}
+
+static int release_gc(lua_State *L)
+{
+    struct sb_release **slot = lua_touserdata(L, 1);
+    sb_release_unref(*slot);
+    *slot = NULL;
+    return 0;
+}
+
+void sb_lua_open_release(lua_State *L)
+{
+    static const luaL_Reg meta[] = {{"__gc", release_gc}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {
+        {"fire", release_fire},   {"op", release_op}, {"cancel", release_cancel},
+        {"fired", release_fired}, {NULL, NULL},
+    };
+    sb_lua_new_metatable(L, NAME, meta, methods);
+}

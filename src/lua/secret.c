@@ -1,0 +1,134 @@
+/* core.secret: userdata with no way back to the bytes from Lua, and core.redact. */
+#include <stdlib.h>
+
+#include "../runtime/secret.h"
+#include "open.h"
+
+#define NAME "sandbar.Secret"
+#define SHOWN "secret([redacted])"
+
+static struct sb_secret *to_secret(lua_State *L, int i)
+{
+    struct sb_secret **slot = luaL_testudata(L, i, NAME);
+    return slot != NULL ? *slot : NULL;
+}
+
+static struct sb_secret **new_slot(lua_State *L)
+{
+    struct sb_secret **slot = sb_lua_newuserdata(L, sizeof *slot, 0);
+    *slot = NULL;
+    luaL_setmetatable(L, NAME);
+    return slot;
+}
+
+const char *sb_lua_tobytes(lua_State *L, int i, size_t *len)
+{
+    struct sb_secret *secret;
+    if (lua_type(L, i) == LUA_TSTRING)
+        return lua_tolstring(L, i, len);
+    secret = to_secret(L, i);
+    return secret != NULL ? sb_secret_data(secret, len) : NULL;
+}
+
+const char *sb_lua_check_bytes(lua_State *L, int arg, size_t *len)
+{
+    const char *bytes = sb_lua_tobytes(L, arg, len);
+    if (bytes == NULL)
+        sb_lua_typeerror(L, arg, "string or secret");
+    return bytes;
+}
+
+static int secret_new(lua_State *L)
+{
+    size_t len;
+    if (lua_type(L, 1) != LUA_TSTRING)
+        return sb_lua_typeerror(L, 1, "string");
+    const char *data = lua_tolstring(L, 1, &len);
+    struct sb_secret **slot = new_slot(L);
+    *slot = sb_secret_new(data, len);
+    return *slot != NULL ? 1 : luaL_error(L, "not enough memory");
+}
+
+static int secret_prefixed(lua_State *L)
+{
+    size_t len, prefix_len;
+    struct sb_secret *secret = *(struct sb_secret **)luaL_checkudata(L, 1, NAME);
+    const char *prefix = sb_lua_check_bytes(L, 2, &prefix_len);
+    const char *data = sb_secret_data(secret, &len);
+    struct sb_secret **slot = new_slot(L);
+    *slot = sb_secret_join(prefix, prefix_len, data, len);
+    return *slot != NULL ? 1 : luaL_error(L, "not enough memory");
+}
+
+static int secret_tostring(lua_State *L)
+{
+    lua_pushliteral(L, SHOWN);
+    return 1;
+}
+
+/* Text with a secret in it is for people to read: it says that there was one. */
+static int secret_concat(lua_State *L)
+{
+    for (int i = 1; i <= 2; i++)
+        if (to_secret(L, i) != NULL) {
+            lua_pushliteral(L, SHOWN);
+            lua_replace(L, i);
+        } else if (!lua_isstring(L, i)) {
+            return luaL_error(L, "attempt to concatenate a %s value", luaL_typename(L, i));
+        }
+    lua_settop(L, 2);
+    lua_concat(L, 2);
+    return 1;
+}
+
+static int secret_len(lua_State *L)
+{
+    return luaL_error(L, "a secret does not tell its length");
+}
+
+static int secret_gc(lua_State *L)
+{
+    struct sb_secret **slot = lua_touserdata(L, 1);
+    sb_secret_free(*slot);
+    *slot = NULL;
+    return 0;
+}
+
+static int is_secret(lua_State *L)
+{
+    lua_pushboolean(L, to_secret(L, 1) != NULL);
+    return 1;
+}
+
+static int redact(lua_State *L)
+{
+    size_t len, clean_len;
+    const char *text = luaL_checklstring(L, 1, &len);
+    void **scratch = sb_lua_new_scratch(L);
+    char *clean = NULL;
+    int found = sb_redact(text, len, &clean, &clean_len);
+    *scratch = clean;
+    if (found < 0) {
+        lua_pushliteral(L, "[redacted]"); /* no memory to look for secrets in it */
+    } else if (found == 0) {
+        lua_pushvalue(L, 1);
+    } else {
+        lua_pushlstring(L, clean, clean_len);
+        free(clean);
+        *scratch = NULL;
+    }
+    return 1;
+}
+
+void sb_lua_open_secret(lua_State *L)
+{
+    static const luaL_Reg meta[] = {
+        {"__gc", secret_gc},   {"__tostring", secret_tostring}, {"__concat", secret_concat},
+        {"__len", secret_len}, {NULL, NULL},
+    };
+    static const luaL_Reg methods[] = {{"prefixed", secret_prefixed}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {
+        {"secret", secret_new}, {"is_secret", is_secret}, {"redact", redact}, {NULL, NULL}};
+    sb_lua_new_metatable(L, NAME, meta, methods);
+    luaL_setfuncs(L, functions, 0);
+}

@@ -1,0 +1,153 @@
+/* Small functions of core: clocks, random bytes, the process, settings. */
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "open.h"
+
+#define RANDOM_MOST 4096
+
+static int now(lua_State *L)
+{
+    lua_pushnumber(L, (lua_Number)sb_now() / 1e9);
+    return 1;
+}
+
+static int wall(lua_State *L)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    lua_pushnumber(L, (lua_Number)ts.tv_sec + (lua_Number)ts.tv_nsec / 1e9);
+    return 1;
+}
+
+static int advance(lua_State *L)
+{
+    sb_clock_advance(sb_lua_check_ns(L, 1));
+    return 0;
+}
+
+static int generation(lua_State *L)
+{
+    sb_lua_pushinteger(L, sb_generation());
+    return 1;
+}
+
+static void fill_random(lua_State *L, unsigned char *bytes, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = getrandom(bytes, len, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            luaL_error(L, "no random bytes from the kernel");
+        bytes += n;
+        len -= (size_t)n;
+    }
+}
+
+static int random_bytes(lua_State *L)
+{
+    unsigned char bytes[RANDOM_MOST];
+    int64_t n = 0;
+    if (!sb_lua_tointeger(L, 1, &n) || n < 0 || n > RANDOM_MOST)
+        return luaL_argerror(L, 1, "a number of bytes up to 4096 expected");
+    fill_random(L, bytes, (size_t)n);
+    lua_pushlstring(L, (const char *)bytes, (size_t)n);
+    explicit_bzero(bytes, (size_t)n);
+    return 1;
+}
+
+static int uuid(lua_State *L)
+{
+    static const char digits[] = "0123456789abcdef";
+    unsigned char b[16];
+    char text[36], *at = text;
+    fill_random(L, b, sizeof b);
+    b[6] = (unsigned char)((b[6] & 0x0f) | 0x40);
+    b[8] = (unsigned char)((b[8] & 0x3f) | 0x80);
+    for (int i = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10)
+            *at++ = '-';
+        *at++ = digits[b[i] >> 4];
+        *at++ = digits[b[i] & 15];
+    }
+    lua_pushlstring(L, text, sizeof text);
+    return 1;
+}
+
+static int outstanding(lua_State *L)
+{
+    sb_lua_pushinteger(L, sb_release_outstanding());
+    return 1;
+}
+
+static int config(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_getfield(L, 1, "drain");
+    if (lua_isnil(L, -1))
+        return 0;
+    lua_Number drain = lua_tonumber(L, -1);
+    luaL_argcheck(L, lua_type(L, -1) == LUA_TNUMBER && drain >= 0, 1, "drain: seconds expected");
+    sb_release_set_drain(drain);
+    return 0;
+}
+
+static int isyieldable(lua_State *L)
+{
+    lua_pushboolean(L, sb_lua_isyieldable(L));
+    return 1;
+}
+
+/* Upvalue: the environment as it was when the module was opened. */
+static int get_env(lua_State *L)
+{
+    luaL_checkstring(L, 1);
+    lua_settop(L, 1);
+    lua_rawget(L, lua_upvalueindex(1));
+    return 1;
+}
+
+static int pid(lua_State *L)
+{
+    sb_lua_pushinteger(L, getpid());
+    return 1;
+}
+
+static void push_environment(lua_State *L)
+{
+    lua_newtable(L);
+    for (char **entry = environ; entry != NULL && *entry != NULL; entry++) {
+        const char *equals = strchr(*entry, '=');
+        if (equals == NULL)
+            continue;
+        lua_pushlstring(L, *entry, (size_t)(equals - *entry));
+        lua_pushstring(L, equals + 1);
+        lua_rawset(L, -3);
+    }
+}
+
+void sb_lua_open_system(lua_State *L)
+{
+    static const luaL_Reg functions[] = {
+        {"now", now},
+        {"wall", wall},
+        {"advance", advance},
+        {"generation", generation},
+        {"random", random_bytes},
+        {"uuid", uuid},
+        {"outstanding", outstanding},
+        {"config", config},
+        {"isyieldable", isyieldable},
+        {"pid", pid},
+        {NULL, NULL},
+    };
+    luaL_setfuncs(L, functions, 0);
+    push_environment(L);
+    lua_pushcclosure(L, get_env, 1);
+    lua_setfield(L, -2, "getenv");
+}

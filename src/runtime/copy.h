@@ -1,0 +1,12 @@
+/* One copy of the runtime in a process: two would mean two I/O threads, two fork generations, two exit drains
+ * that do not know of each other. */
+#ifndef SB_COPY_H
+#define SB_COPY_H
+
+#include "error.h"
+
+/* Claims the process for this copy; 0 also when it holds the claim already. Else an error that names both
+ * files. */
+int sb_copy_claim(const char *version, struct sb_error *err);
+
+#endif

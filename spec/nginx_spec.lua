@@ -1,0 +1,324 @@
+-- check: only 5.4
+-- check: limit 240
+-- sandbar inside a real nginx with its Lua module: two workers, real requests, real sandboxes.
+local helper = require "spec.helper"
+local sandbar = require "sandbar"
+local lfs = require "lfs"
+
+local MODULES = "/usr/lib/nginx/modules"
+local build = os.getenv("SPEC_BUILD") or "build"
+
+local CONFIG = [[
+daemon off;
+worker_processes 2;
+%s
+pid %s/pid;
+error_log %s/error.log notice;
+load_module %s/ndk_http_module.so;
+load_module %s/ngx_http_lua_module.so;
+events { worker_connections 1024; }
+http {
+  access_log off;
+  client_body_temp_path %s/body;
+  proxy_temp_path %s/proxy;
+  fastcgi_temp_path %s/fastcgi;
+  uwsgi_temp_path %s/uwsgi;
+  scgi_temp_path %s/scgi;
+  lua_package_path "%s/lua/?.lua;%s/lua/?/init.lua;;";
+  lua_package_cpath "%s/build/luajit/?.so;;";
+  init_by_lua_block {
+    sandbar = require "sandbar"
+    assert_ = sandbar.assert
+    provider = assert_(sandbar.open { root = "%s", linger = 0 })
+    submitted_in_init = provider:info("web")          -- refused with the phase named
+    init_answer = select(2, provider:info("web"))
+  }
+  server {
+    listen unix:%s/s;
+    lua_check_client_abort on;
+
+    location = /ping { content_by_lua_block { ngx.say("pong") } }
+
+    location = /pid { content_by_lua_block { ngx.say(ngx.worker.pid()) } }
+
+    location = /exec { content_by_lua_block {
+      local box = assert_(provider:connect("web"))
+      local r = assert_(box:exec({ "sh", "-c", ngx.var.arg_script or "echo $1", "sh", ngx.var.arg_n },
+        { timeout = 20, max_output = 65536 }))
+      box:close()
+      ngx.print(r.exit_code, " ", r.stdout)
+    } }
+
+    location = /timeout { content_by_lua_block {
+      local box = assert_(provider:connect("web"))
+      local r, err = box:exec("echo partial; sleep 47", { timeout = 1 })
+      box:close()
+      ngx.print(tostring(r), " ", err.kind, " ", err.result and err.result.stdout or "-")
+    } }
+
+    location = /abort { content_by_lua_block {
+      local box = assert_(provider:connect("web"))
+      sandbar.scope(function(scope)
+        assert_(box:start({ "sleep", "4711" }, { scope = scope }))
+        ngx.sleep(60)
+      end)
+    } }
+
+    location = /scoped { content_by_lua_block {
+      local text = sandbar.scope(function(scope)
+        local own = assert_(provider:create_scoped({}, scope))
+        return assert_(own:exec("echo from $(cat /etc/hostname >/dev/null; id -un)")).stdout
+      end)
+      ngx.print(text)
+    } }
+
+    location = /all { content_by_lua_block {
+      local box = assert_(provider:connect("web"))
+      local list = assert_(sandbar.all {
+        function() return assert_(box:exec { "echo", "a" }).stdout end,
+        function() return assert_(box:exec { "echo", "b" }).stdout end,
+      })
+      box:close()
+      ngx.print(table.concat(list))
+    } }
+
+    location = /raise { content_by_lua_block {
+      sandbar.scope(function(scope)
+        local box = assert_(provider:connect("web"))
+        assert_(box:start({ "sleep", "4712" }, { scope = scope }))
+        error("on purpose")
+      end)
+    } }
+
+    location = /init { content_by_lua_block {
+      ngx.print(init_answer and init_answer.kind or "none", " ", tostring(init_answer))
+    } }
+
+    location = /phases {
+      header_filter_by_lua_block {
+        local _, err = provider:info("web")
+        ngx.header["X-Kind"] = err and err.kind
+        ngx.header["X-Text"] = err and tostring(err):gsub("\n", " ")
+      }
+      content_by_lua_block { ngx.say("body") }
+    }
+
+    location = /timer { content_by_lua_block {
+      local done
+      ngx.timer.at(0, function()
+        local box = assert_(provider:connect("web"))
+        done = assert_(box:exec("echo in a timer")).stdout
+        box:close()
+      end)
+      for _ = 1, 200 do
+        if done then break end
+        ngx.sleep(0.02)
+      end
+      ngx.print(done or "nothing")
+    } }
+
+    location /app/ { content_by_lua_block {
+      local box = assert_(provider:connect("web"))
+      local ok, err = require "sandbar.openresty".proxy(box:port(3000))
+      box:close()
+      if not ok and not ngx.headers_sent then
+        ngx.status = 502
+        ngx.print(tostring(err))
+      end
+    } }
+  }
+}
+]]
+
+describe("in nginx", function()
+  helper.guard { each = false }
+  local sandboxes, box, dir, nginx
+
+  local function curl(arguments)
+    return helper.shell(("curl -sS --max-time 30 --unix-socket %s/s %s"):format(dir, arguments))
+  end
+
+  local function log()
+    return helper.read_file(dir .. "/error.log") or ""
+  end
+
+  local function start()
+    nginx = helper.start_lua(("os.execute('exec nginx -p %s -c %s/conf -e %s/error.log')"):format(dir, dir, dir),
+      { timeout = 200 })
+    assert(helper.eventually(function()
+      local out = curl("http://x/ping")
+      return out == "pong\n"
+    end, 10), log())
+  end
+
+  local function stop(signal)
+    local pid = helper.read_file(dir .. "/pid")
+    if pid then
+      helper.shell("kill -" .. signal .. " " .. pid)
+    end
+    return nginx:wait()
+  end
+
+  setup(function()
+    if not lfs.attributes(MODULES .. "/ngx_http_lua_module.so") then
+      return
+    end
+    dir = helper.dir("n")
+    sandboxes = helper.open()
+    box = sandbar.assert(sandboxes:create_scoped { id = "web", limits = { processes = 500 } })
+    local here = lfs.currentdir()
+    local d = dir
+    helper.write_file(dir .. "/conf", CONFIG:format(helper.is_root() and "user root;" or "", d, d, MODULES, MODULES,
+      d, d, d, d, d, here, here, here, helper.root(), d))
+    start()
+  end)
+
+  teardown(function()
+    if nginx then
+      stop("TERM")
+    end
+    if box then
+      box:destroy()
+    end
+    helper.shell("rm -rf " .. helper.quote(dir or "/nonexistent"))
+  end)
+
+  local function promise(name, fn)
+    it(name, function()
+      if not lfs.attributes(MODULES .. "/ngx_http_lua_module.so") then
+        helper.skip("nginx's Lua module is not installed")
+      elseif not lfs.attributes(build .. "/luajit/sandbar/core.so") then
+        helper.skip("sandbar is not built for LuaJIT")
+      end
+      fn()
+    end)
+  end
+
+  promise("a thousand requests each run their own command and get their own answer, and nobody is blocked", function()
+    local urls = {}
+    for n = 1, 1000 do
+      urls[n] = ("url = \"http://x/exec?n=token%d\"\noutput = \"%s/out.%d\"\n"):format(n, dir, n)
+    end
+    helper.write_file(dir .. "/urls", table.concat(urls))
+    local pinger = helper.start_lua(([[
+      local worst = 0
+      while true do
+        local stop = io.open(%q)
+        if stop then break end
+        local p = io.popen("curl -sS --max-time 10 --unix-socket %s/s -w ' %%{time_total}' http://x/ping")
+        local seconds = tonumber(p:read("*a"):match("pong%%s+([%%d.]+)"))
+        p:close()
+        if not seconds then print("ping failed") os.exit(1) end
+        worst = math.max(worst, seconds)
+      end
+      print(worst)
+    ]]):format(dir .. "/done", dir), { timeout = 120 })
+    local out, status = helper.shell(("curl -sS --no-progress-meter --max-time 100 -Z --parallel-max 50 --unix-socket %s/s -K %s/urls"):format(dir, dir))
+    helper.write_file(dir .. "/done", "")
+    local ping = pinger:wait()
+    assert.equal(0, status, out .. log())
+    for n = 1, 1000 do
+      assert.equal("0 token" .. n .. "\n", helper.read_file(dir .. "/out." .. n))
+    end
+    assert.equal(0, ping.code, ping.stdout .. ping.stderr)
+    assert.is_true(tonumber(ping.stdout) < 2, "a ping took " .. ping.stdout)
+    helper.shell(("rm -f %s/out.* %s/done"):format(dir, dir))
+  end)
+
+  promise("every kind of ending reaches the client: status, cap, time limit", function()
+    assert.equal("9 ", (curl("'http://x/exec?n=1&script=exit%209'")))
+    local big = curl("'http://x/exec?n=1&script=head%20-c%20300000%20/dev/zero%20%7C%20tr%20%22%5C0%22%20x'")
+    assert.equal(65536 + 2, #big)
+    local took, answer = helper.timed(curl, "http://x/timeout")
+    assert.equal("nil ExecTimedOut partial\n", answer)
+    assert.is_true(took >= 1 and took < 10)
+  end)
+
+  promise("a scope of a request owns a sandbox of its own", function()
+    assert.equal("from user\n", (curl("http://x/scoped")))
+  end)
+
+  promise("several commands at once in one request", function()
+    assert.equal("a\nb\n", (curl("http://x/all")))
+  end)
+
+  promise("work in a timer can wait", function()
+    assert.equal("in a timer\n", (curl("http://x/timer")))
+  end)
+
+  promise("phases that cannot wait say so and name the phase", function()
+    local init = curl("http://x/init")
+    assert.is_truthy(init:match("^CannotWait .*init"), init)
+    local headers = curl("-D - http://x/phases")
+    assert.is_truthy(headers:match("X%-Kind: CannotWait"), headers)
+    assert.is_truthy(headers:match("header_filter"), headers)
+  end)
+
+  promise("a visitor who leaves takes the scope of the request along", function()
+    helper.shell(("for i in $(seq 1 20); do curl -s --max-time 0.3 --unix-socket %s/s http://x/abort & done; wait"):format(dir))
+    local gone, left = helper.eventually(function()
+      local count = helper.shell("pgrep -fc '^sleep 4711'")
+      return count:match("^0"), count
+    end, 10)
+    assert.is_truthy(gone, "still there: " .. tostring(left))
+  end)
+
+  promise("a handler that raises closes its scope", function()
+    curl("http://x/raise")
+    assert.is_truthy(helper.eventually(function()
+      return (helper.shell("pgrep -fc '^sleep 4712'")):match("^0")
+    end, 10))
+  end)
+
+  promise("requests are forwarded to a server in the sandbox", function()
+    local server = sandbar.assert(box:start("mkdir -p w && cd w && echo page > page && exec python3 -m http.server 3000"))
+    sandbar.assert(box:port(3000):wait { timeout = 10 })
+    local page = curl("-i http://x/app/../page --path-as-is")
+    local found = curl("-i http://x/app/none")
+    assert.is_truthy(found:match("404"), found .. page)
+    server:kill { signal = "KILL" }
+    server:close()
+    local closed = curl("-i http://x/app/none")
+    assert.is_truthy(closed:match("502"), closed)
+  end)
+
+  promise("a reload in the middle of work loses no request, and the old workers leave", function()
+    local old = {}
+    for _ = 1, 20 do
+      old[curl("http://x/pid")] = true
+    end
+    helper.shell(("for i in $(seq 1 100); do echo 'url = \"http://x/exec?script=sleep%%200.3;echo%%20ok\"'; echo 'output = \"%s/r.'$i'\"'; done > %s/urls"):format(dir, dir))
+    local load = helper.start_lua(("os.exit(os.execute('curl -sS --no-progress-meter --max-time 60 -Z --parallel-max 20 --unix-socket %s/s -K %s/urls') and 0 or 1)"):format(dir, dir), { timeout = 90 })
+    for _ = 1, 3 do
+      assert(helper.eventually(function() return curl("http://x/ping") == "pong\n" end, 5))
+      helper.shell("kill -HUP " .. helper.read_file(dir .. "/pid"))
+    end
+    local record = load:wait()
+    assert.equal(0, record.code, record.stderr .. log())
+    for i = 1, 100 do
+      assert.equal("0 ok\n", helper.read_file(dir .. "/r." .. i))
+    end
+    assert.is_truthy(helper.eventually(function()
+      for pid in pairs(old) do
+        if helper.proc.alive(tonumber(pid:match("%d+"))) then
+          return nil, pid
+        end
+      end
+      return true
+    end, 20), "an old worker stays")
+    helper.shell(("rm -f %s/r.*"):format(dir))
+  end)
+
+  promise("it leaves quickly when asked, idle and gracefully, without an alarm in its log", function()
+    curl("http://x/exec?n=1") -- a pump is running
+    local took = helper.timed(stop, "QUIT")
+    assert.is_true(took < 10, "QUIT took " .. took)
+    for line in log():gmatch("[^\n]+") do
+      local harmless = line:find("on purpose", 1, true) or line:find("client prematurely closed", 1, true)
+      assert.is_true(harmless ~= nil or not line:find("%[(%a+)%]") or line:find("%[notice%]") ~= nil
+        or line:find("%[info%]") ~= nil, line)
+      assert.is_nil(line:find("exited on signal", 1, true), line)
+    end
+    start()
+  end)
+end)

@@ -5,8 +5,8 @@
 #include "../runtime/copy.h"
 #include "open.h"
 
-#ifndef SANDBAR_VERSION
-#define SANDBAR_VERSION "0.1.0"
+#ifndef SB_VERSION
+#define SB_VERSION "0.1.0"
 #endif
 
 int sb_lua_push_error(lua_State *L, const struct sb_error *err)
@@ -47,7 +47,7 @@ static const struct sb_lua_api lua_api = {
 const struct sb_core_api sb_core_api = {
     .version = SB_API_VERSION,
     .size = sizeof(struct sb_core_api),
-    .release = SANDBAR_VERSION,
+    .release = SB_VERSION,
     .stream_type = &sb_stream_type,
     .lua = &lua_api,
 #define API_ENTRY(f) .f = f,
@@ -65,7 +65,7 @@ void sb_lua_open_runtime(lua_State *L)
     sb_lua_open_secret(L);
     sb_lua_open_stream(L);
     sb_lua_open_system(L);
-    lua_pushliteral(L, SANDBAR_VERSION);
+    lua_pushliteral(L, SB_VERSION);
     lua_setfield(L, -2, "VERSION");
 }
 
@@ -79,15 +79,13 @@ int luaopen_sandbar_core(lua_State *L)
 #if LUA_VERSION_NUM >= 502
     luaL_checkversion(L);
 #endif
-    if (sb_copy_claim(SANDBAR_VERSION, &err) != 0)
+    if (sb_copy_claim(SB_VERSION, &err) != 0)
         return luaL_error(L, "%s", err.message);
     sb_loop_pin();
     lua_newtable(L);
     sb_lua_open_runtime(L);
-    if (sb_lua_open_engine != NULL) {
+    if (sb_lua_open_engine != NULL)
         sb_lua_open_engine(L);
-        sb_lua_open_hosttree(L);
-    }
     lua_pushlightuserdata(L, (void *)&sb_core_api);
     lua_setfield(L, LUA_REGISTRYINDEX, SB_API_KEY);
     return 1;

@@ -13,7 +13,6 @@ void sb_lua_open_handle(lua_State *L);
 void sb_lua_open_secret(lua_State *L);
 void sb_lua_open_stream(lua_State *L);
 void sb_lua_open_system(lua_State *L);
-void sb_lua_open_hosttree(lua_State *L); /* after the engine, whose files it gives */
 
 /* A metatable "sandbar.X" with metamethods, __index = methods (may be NULL), __name, __metatable = false.
  * Nothing is left on the stack. */

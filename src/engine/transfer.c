@@ -105,7 +105,7 @@ static void undo(struct transfer *t)
     size_t room = t->fields_len + t->answer_len + FIELD_ROOM;
     struct sb_packer p;
     unsigned char *msg;
-    if (t->what != WRITE_ALL || !t->atomic || t->answer == NULL || (msg = message(&p, room)) == NULL)
+    if (!t->atomic || t->answer == NULL || (msg = message(&p, room)) == NULL)
         return;
     pack_token(t, &p, SB_FILE_ABORT, tags);
     if (!p.overflow)
@@ -324,6 +324,7 @@ struct sb_op *sb_box_open_file(struct sb_box *box, struct sb_mailbox *mailbox, i
     if (t == NULL)
         return NULL;
     t->what = GIVE_FILE;
+    t->atomic = file_op == SB_FILE_BEGIN;
     return transfer_begin(t, file_op, -1, skip_nothing);
 }
 

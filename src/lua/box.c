@@ -1,0 +1,249 @@
+/* NativeBox: a running sandbox as userdata. Dropping the userdata closes the connection. */
+#include "../engine/box.h"
+
+#include "../engine/file.h"
+#include "../engine/proc.h"
+#include "engine.h"
+#include "fields.h"
+
+#define OUTPUT_DEFAULT (64u << 20)
+#define GRACE_DEFAULT 0.2
+
+static const char *const names[] = {"ping", "signal", "kill", "wait", "release", "detach", "list", "file", NULL};
+static const uint16_t types[] = {SB_C_PING,    SB_C_SIGNAL, SB_C_KILL, SB_C_WAIT,
+                                 SB_C_RELEASE, SB_C_DETACH, SB_C_LIST, SB_C_FILE};
+
+static struct sb_box *check(lua_State *L)
+{
+    return sb_lua_check_object(L, 1, &sb_box_type);
+}
+
+static int request(lua_State *L)
+{
+    struct sb_box *box = check(L);
+    uint16_t type = types[luaL_checkoption(L, 2, NULL, names)];
+    if (sb_lua_forked(L, box))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    size_t len;
+    unsigned char *msg = sb_lua_pack_message(L, 3, type, &len);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_box_request(box, mailbox, msg, len, NULL, 0);
+    explicit_bzero(msg, len);
+    return sb_lua_op_made(L, slot);
+}
+
+/* ---- exec, start, attach ---- */
+
+static int has_field(lua_State *L, int i, const char *name)
+{
+    int there;
+    lua_getfield(L, i, name);
+    there = !lua_isnil(L, -1);
+    lua_pop(L, 1);
+    return there;
+}
+
+/* The number in options, or `fallback`. */
+static lua_Number number_option(lua_State *L, int i, const char *name, lua_Number fallback)
+{
+    lua_Number n = fallback;
+    lua_getfield(L, i, name);
+    if (!lua_isnil(L, -1) && lua_type(L, -1) != LUA_TNUMBER)
+        luaL_error(L, "exec: %s: number expected", name);
+    if (!lua_isnil(L, -1))
+        n = lua_tonumber(L, -1);
+    lua_pop(L, 1);
+    return n > 0 ? n : 0;
+}
+
+static uint64_t ns_of(lua_Number seconds)
+{
+    return seconds < 9e9 ? (uint64_t)(seconds * 1e9) : (uint64_t)9e18;
+}
+
+/* exec(fields, { stdin, timeout, max_output, grace }): what is not said in fields is captured */
+static int exec(lua_State *L)
+{
+    struct sb_box *box = check(L);
+    struct sb_exec_options options = {.max_output = OUTPUT_DEFAULT, .timeout_ns = SB_NEVER,
+                                      .grace_ns = (uint64_t)(GRACE_DEFAULT * 1e9)};
+    luaL_checktype(L, 2, LUA_TTABLE);
+    lua_settop(L, 3);
+    if (sb_lua_forked(L, box))
+        return 1;
+    if (!lua_isnil(L, 3)) {
+        luaL_checktype(L, 3, LUA_TTABLE);
+        options.max_output = (size_t)number_option(L, 3, "max_output", OUTPUT_DEFAULT);
+        options.grace_ns = ns_of(number_option(L, 3, "grace", GRACE_DEFAULT));
+        if (has_field(L, 3, "timeout"))
+            options.timeout_ns = ns_of(number_option(L, 3, "timeout", 0));
+        lua_getfield(L, 3, "stdin");
+        if (!lua_isnil(L, -1)) {
+            options.input = sb_lua_tobytes(L, -1, &options.input_len);
+            if (options.input == NULL)
+                return luaL_error(L, "exec: stdin: string expected");
+        }
+    }
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    int in = has_field(L, 2, "in_mode"), out = has_field(L, 2, "out_mode"), err = has_field(L, 2, "err_mode");
+    size_t len;
+    unsigned char *msg = sb_lua_pack_message(L, 2, SB_C_EXEC, &len);
+    struct sb_op **slot = sb_lua_new_op(L);
+    if (!in)
+        sb_lua_message_add(msg, &len, SB_F_IN_MODE, options.input_len > 0 ? SB_IO_PIPE : SB_IO_NULL);
+    if (!out)
+        sb_lua_message_add(msg, &len, SB_F_OUT_MODE, SB_IO_PIPE);
+    if (!err)
+        sb_lua_message_add(msg, &len, SB_F_ERR_MODE, SB_IO_PIPE);
+    *slot = sb_exec(box, mailbox, msg, len, &options);
+    explicit_bzero(msg, len);
+    return sb_lua_op_made(L, slot);
+}
+
+static int begin(lua_State *L, uint16_t type,
+                 struct sb_op *(*what)(struct sb_box *, struct sb_mailbox *, unsigned char *, size_t))
+{
+    struct sb_box *box = check(L);
+    if (sb_lua_forked(L, box))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    size_t len;
+    unsigned char *msg = sb_lua_pack_message(L, 2, type, &len);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = what(box, mailbox, msg, len);
+    explicit_bzero(msg, len);
+    return sb_lua_op_made(L, slot);
+}
+
+static int start(lua_State *L)
+{
+    return begin(L, SB_C_EXEC, sb_process_start);
+}
+
+static int attach(lua_State *L)
+{
+    return begin(L, SB_C_ATTACH, sb_process_attach);
+}
+
+/* ---- files ---- */
+
+static int open_file(lua_State *L, int file_op)
+{
+    struct sb_box *box = check(L);
+    if (sb_lua_forked(L, box))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    size_t len;
+    unsigned char *fields = sb_lua_pack_fields(L, 2, &len);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_box_open_file(box, mailbox, file_op, fields, len);
+    return sb_lua_op_made(L, slot);
+}
+
+static int open_(lua_State *L)
+{
+    return open_file(L, SB_FILE_OPEN);
+}
+
+static int begin_(lua_State *L)
+{
+    return open_file(L, SB_FILE_BEGIN);
+}
+
+static int commit(lua_State *L)
+{
+    struct sb_box *box = check(L);
+    struct sb_file *file = sb_lua_check_object(L, 2, &sb_file_type);
+    if (sb_lua_forked(L, box) || sb_lua_forked(L, file))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    size_t len;
+    unsigned char *fields = sb_lua_pack_fields(L, 3, &len);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_box_commit(box, mailbox, file, fields, len);
+    return sb_lua_op_made(L, slot);
+}
+
+static int read_all(lua_State *L)
+{
+    struct sb_box *box = check(L);
+    lua_Number max = luaL_checknumber(L, 3);
+    luaL_argcheck(L, max >= 0, 3, "size expected");
+    if (sb_lua_forked(L, box))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    size_t len;
+    unsigned char *fields = sb_lua_pack_fields(L, 2, &len);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_box_read_all(box, mailbox, fields, len, max < 9e15 ? (size_t)max : (size_t)9e15);
+    return sb_lua_op_made(L, slot);
+}
+
+static int write_all(lua_State *L)
+{
+    struct sb_box *box = check(L);
+    size_t len, data_len;
+    const char *data = sb_lua_check_bytes(L, 3, &data_len);
+    if (sb_lua_forked(L, box))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    unsigned char *fields = sb_lua_pack_fields(L, 2, &len);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_box_write_all(box, mailbox, fields, len, data, data_len);
+    return sb_lua_op_made(L, slot);
+}
+
+/* ---- ports, facts ---- */
+
+static int dial(lua_State *L)
+{
+    struct sb_box *box = check(L);
+    int64_t port;
+    if (!sb_lua_tointeger(L, 2, &port) || port < 1 || port > 65535)
+        return luaL_argerror(L, 2, "port expected");
+    if (sb_lua_forked(L, box))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_box_dial(box, mailbox, (unsigned)port);
+    return sb_lua_op_made(L, slot);
+}
+
+static int boot(lua_State *L)
+{
+    lua_pushstring(L, check(L)->boot);
+    return 1;
+}
+
+static int epoch(lua_State *L)
+{
+    sb_lua_pushinteger(L, check(L)->conn.epoch);
+    return 1;
+}
+
+static int is_open(lua_State *L)
+{
+    lua_pushboolean(L, sb_box_is_open(check(L)));
+    return 1;
+}
+
+static int close(lua_State *L)
+{
+    sb_box_close(check(L));
+    return 0;
+}
+
+static const luaL_Reg methods[] = {
+    {"request", request},   {"exec", exec},   {"start", start}, {"attach", attach}, {"open", open_},
+    {"begin", begin_},      {"commit", commit}, {"read_all", read_all}, {"write_all", write_all},
+    {"dial", dial},         {"boot", boot},   {"epoch", epoch}, {"open_", is_open}, {"close", close},
+    {NULL, NULL},
+};
+static const struct sb_lua_class class = {
+    .type = &sb_box_type, .name = "sandbar.NativeBox", .methods = methods};
+
+void sb_lua_open_box(lua_State *L)
+{
+    sb_lua_register(L, &class);
+}

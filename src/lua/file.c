@@ -1,0 +1,169 @@
+/* NativeFile: an open regular file as userdata; files of the host; copies between files. */
+#include "../engine/file.h"
+
+#include "../engine/hosttree.h"
+#include "engine.h"
+
+#define PUMP_DEFAULT 262144
+#define READ_MAX 9e15
+
+static struct sb_file *check(lua_State *L, int arg)
+{
+    return sb_lua_check_object(L, arg, &sb_file_type);
+}
+
+static uint64_t check_size(lua_State *L, int arg)
+{
+    lua_Number n = luaL_checknumber(L, arg);
+    luaL_argcheck(L, n >= 0 && n <= READ_MAX, arg, "size expected");
+    return (uint64_t)n;
+}
+
+static int read(lua_State *L)
+{
+    struct sb_file *file = check(L, 1);
+    uint64_t offset = check_size(L, 2), n = check_size(L, 3);
+    if (sb_lua_forked(L, file))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_file_read(file, mailbox, offset, n);
+    return sb_lua_op_made(L, slot);
+}
+
+static int write(lua_State *L)
+{
+    struct sb_file *file = check(L, 1);
+    uint64_t offset = check_size(L, 2);
+    size_t len;
+    const char *data = sb_lua_check_bytes(L, 3, &len);
+    if (sb_lua_forked(L, file))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_file_write(file, mailbox, offset, data, len);
+    return sb_lua_op_made(L, slot);
+}
+
+static int truncate(lua_State *L)
+{
+    struct sb_file *file = check(L, 1);
+    uint64_t size = check_size(L, 2);
+    if (sb_lua_forked(L, file))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_file_truncate(file, mailbox, size);
+    return sb_lua_op_made(L, slot);
+}
+
+static int simple(lua_State *L, struct sb_op *(*what)(struct sb_file *, struct sb_mailbox *))
+{
+    struct sb_file *file = check(L, 1);
+    if (sb_lua_forked(L, file))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = what(file, mailbox);
+    return sb_lua_op_made(L, slot);
+}
+
+static int sync(lua_State *L)
+{
+    return simple(L, sb_file_sync);
+}
+
+static int size(lua_State *L)
+{
+    return simple(L, sb_file_size);
+}
+
+static int close(lua_State *L)
+{
+    struct sb_file *file = check(L, 1);
+    if (file->object.generation == sb_generation())
+        sb_file_close(file);
+    return 0;
+}
+
+/* ---- the host's files ---- */
+
+static const char *check_path(lua_State *L, int arg)
+{
+    size_t len;
+    const char *path = luaL_checklstring(L, arg, &len);
+    luaL_argcheck(L, strlen(path) == len, arg, "a path without zero bytes expected");
+    return path;
+}
+
+static unsigned check_mode(lua_State *L, int arg, unsigned fallback)
+{
+    return lua_isnoneornil(L, arg) ? fallback : (unsigned)(check_size(L, arg) & 07777);
+}
+
+/* host_open(path, how, mode) */
+static int host_open(lua_State *L)
+{
+    const char *path = check_path(L, 1), *how = luaL_optstring(L, 2, "r");
+    unsigned mode = check_mode(L, 3, 0666);
+    luaL_argcheck(L, strspn(how, "rwxn") == strlen(how) && strlen(how) < 8, 2, "a mode of r, w, wx and n expected");
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_file_host_open(mailbox, path, how, mode);
+    return sb_lua_op_made(L, slot);
+}
+
+/* host_tree(path): what is there and below, as bytes: "<type> <mode> <size>\0<name>\0<target>\0" each */
+static int host_tree(lua_State *L)
+{
+    const char *path = check_path(L, 1);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_host_tree(mailbox, path);
+    return sb_lua_op_made(L, slot);
+}
+
+/* host_at(action, base, name, other, mode) */
+static int host_at(lua_State *L)
+{
+    static const char *const names[] = {"mkdir", "symlink", "rename", "remove", "chmod", "read", "create", NULL};
+    static const enum sb_host_action actions[] = {SB_HOST_MKDIR, SB_HOST_SYMLINK, SB_HOST_RENAME, SB_HOST_REMOVE,
+                                                  SB_HOST_CHMOD, SB_HOST_READ,    SB_HOST_CREATE};
+    enum sb_host_action action = actions[luaL_checkoption(L, 1, NULL, names)];
+    const char *base = check_path(L, 2), *name = check_path(L, 3);
+    const char *other = lua_isnoneornil(L, 4) ? "" : check_path(L, 4);
+    unsigned mode = check_mode(L, 5, 0);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_host_at(mailbox, action, base, name, other, mode);
+    return sb_lua_op_made(L, slot);
+}
+
+/* pump(from, to, chunk) */
+static int pump(lua_State *L)
+{
+    struct sb_file *from = check(L, 1), *to = check(L, 2);
+    uint64_t chunk = lua_isnoneornil(L, 3) ? PUMP_DEFAULT : check_size(L, 3);
+    luaL_argcheck(L, chunk > 0 && chunk <= (64u << 20), 3, "a size between 1 byte and 64 MiB expected");
+    if (sb_lua_forked(L, from) || sb_lua_forked(L, to))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_file_pump(from, to, mailbox, chunk);
+    return sb_lua_op_made(L, slot);
+}
+
+static const luaL_Reg methods[] = {
+    {"read", read}, {"write", write}, {"truncate", truncate}, {"sync", sync},
+    {"size", size}, {"close", close}, {NULL, NULL},
+};
+static const struct sb_lua_class class = {
+    .type = &sb_file_type, .name = "sandbar.NativeFile", .methods = methods};
+
+void sb_lua_open_file(lua_State *L)
+{
+    static const luaL_Reg functions[] = {{"host_open", host_open}, {"host_tree", host_tree},
+                                         {"host_at", host_at}, {"pump", pump}, {NULL, NULL}};
+    sb_lua_register(L, &class);
+    luaL_setfuncs(L, functions, 0);
+}

@@ -91,7 +91,7 @@ LUA_SRC := $(shell find lua -name '*.lua' 2>/dev/null | LC_ALL=C sort)
 
 RUNTIME_OBJ := $(RUNTIME_SRC:%.c=$(O)/%.o)
 ENGINE_OBJ := $(ENGINE_SRC:%.c=$(O)/%.o)
-IMAGE_OBJ := $(ENGINE_ASM:%.S=$(O)/%.o)
+IMAGE_OBJ := $(ENGINE_ASM:%=$(O)/%.o)
 HTTP_OBJ := $(HTTP_SRC:%.c=$(O)/%.o)
 BIND_OBJ := $(BIND_SRC:%.c=$(L)/obj/%.o)
 HTTP_BIND_OBJ := $(HTTP_BIND_SRC:%.c=$(L)/obj/%.o)
@@ -140,7 +140,7 @@ $(O)/src/http/%.o: src/http/%.c $(O)/flags
 $(O)/src/%.o: src/%.c $(O)/flags
 	@mkdir -p $(@D)
 	$(call show,cc,$<)$(CC) $(LIB_CFLAGS) -MMD -MP -c -o $@ $<
-$(O)/src/engine/%.o: src/engine/%.S build/guest/pid1 build/supervisor/supervisor
+$(O)/src/engine/%.S.o: src/engine/%.S build/guest/pid1 build/supervisor/supervisor
 	@mkdir -p $(@D)
 	$(call show,cc,$<)$(CC) -I. -MMD -MP -c -o $@ $<
 $(L)/obj/src/lua/%.o: src/lua/%.c $(L)/obj/flags

@@ -141,7 +141,7 @@ local function add_line(lines, name, value)
   if core.is_secret(value) then
     lines[#lines + 1] = value:prefixed(name .. ": ")
   elseif type(value) == "string" or type(value) == "number" then
-    lines[#lines + 1] = ("%s: %s"):format(name, value)
+    lines[#lines + 1] = name .. ": " .. value -- string.format would end at a zero byte on 5.1
   else
     return bad(("header '%s': string or secret expected, got %s"):format(name, type(value)))
   end

@@ -3,7 +3,10 @@
  * http_server [-6] [port]   prints the port it listens on (on 127.0.0.1, or on ::1) and its process id; ends
  * with its parent.
  *
- * The path says what happens; see `answer`. */
+ * http_server -c path       connects to a unix socket instead, sends its stdin, half-closes, prints how many bytes
+ * came back, and the last 200.
+ *
+ * The path of a request says what happens; see `answer`. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,12 +20,13 @@
 #include <strings.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 #define HEAD (1 << 20)
 
-static _Atomic long connections, accepted, posts;
+static _Atomic long connections, accepted, posts, held;
 
 struct client {
     int fd;
@@ -274,14 +278,18 @@ static int answer(struct client *c)
     }
     if (IS("/endless")) {
         say(fd, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        held++;
         while (say(fd, "5\r\nmore\n\r\n") == 0)
             nap(5);
+        held--;
         return -1;
     }
     if (IS("/silent")) { /* no answer until the other side goes */
         char byte;
+        held++;
         while (recv(fd, &byte, 1, 0) > 0)
             continue;
+        held--;
         return -1;
     }
     if (IS("/cut/length")) {
@@ -329,6 +337,8 @@ static int answer(struct client *c)
         return number(fd, accepted);
     if (IS("/connections"))
         return number(fd, connections);
+    if (IS("/held")) /* by /endless and /silent */
+        return number(fd, held);
     if (IS("/tunnel")) { /* after the head: bytes go back as they come, until the half-close; then a word */
         char buf[4096];
         ssize_t got;
@@ -371,8 +381,38 @@ out:
     return NULL;
 }
 
+static int client(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    static char buf[65536 + 200];
+    size_t total = 0, kept = 0;
+    ssize_t n;
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) < 0) {
+        perror(path);
+        return 1;
+    }
+    while ((n = read(0, buf, sizeof buf)) > 0)
+        send_all(fd, buf, (size_t)n);
+    shutdown(fd, SHUT_WR);
+    while ((n = recv(fd, buf + kept, sizeof buf - kept, 0)) > 0) {
+        total += (size_t)n;
+        kept += (size_t)n;
+        if (kept > 200) {
+            memmove(buf, buf + kept - 200, 200);
+            kept = 200;
+        }
+    }
+    printf("%zu %s", total, n < 0 ? "(reset) " : "");
+    fwrite(buf, 1, kept, stdout);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 2 && strcmp(argv[1], "-c") == 0)
+        return client(argv[2]);
     union {
         struct sockaddr any;
         struct sockaddr_in v4;

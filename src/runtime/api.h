@@ -42,7 +42,7 @@ struct sb_lua_api; /* src/lua/lua_core.h */
 struct sb_core_api {
     unsigned version; /* SB_API_VERSION */
     size_t size;      /* of this struct */
-    const char *release; /* SANDBAR_VERSION of core.so */
+    const char *release; /* SB_VERSION of core.so */
     const struct sb_object_type *stream_type;
     const struct sb_lua_api *lua;
 #define SB_API_MEMBER(f) __typeof__(f) *f;

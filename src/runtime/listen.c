@@ -18,6 +18,7 @@
 #define PATIENCE 30000000000u /* ns */
 
 struct listener {
+    struct listener *next, **link; /* of those that are watched */
     struct sb_source source;
     struct sb_timer timer;
     struct sb_post post;
@@ -25,6 +26,8 @@ struct listener {
     char dir[80];
     char path[96];
 };
+
+static struct listener *watched; /* the I/O thread's */
 
 static void discard(struct listener *l)
 {
@@ -40,9 +43,23 @@ static void discard(struct listener *l)
 
 static void stop(struct listener *l)
 {
+    *l->link = l->next;
+    if (l->next != NULL)
+        l->next->link = l->link;
     sb_timer_clear(&l->timer);
     sb_source_remove(&l->source);
     discard(l);
+}
+
+void sb_listen_end(void)
+{
+    while (watched != NULL)
+        stop(watched);
+}
+
+void sb_listen_forget(void)
+{
+    watched = NULL;
 }
 
 static void give_up(struct sb_timer *timer)
@@ -75,6 +92,11 @@ static void begin(struct sb_post *post)
         return;
     }
     sb_timer_set(&l->timer, sb_now() + PATIENCE);
+    l->next = watched;
+    l->link = &watched;
+    if (watched != NULL)
+        watched->link = &l->next;
+    watched = l;
 }
 
 static int open_listener(struct listener *l, struct sb_error *err)

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "listen.h"
 #include "timer.h"
 
 #define EVENTS_PER_TURN 64
@@ -177,6 +178,7 @@ static void *run(void *arg)
         for (int i = 0; i < n; i++)
             dispatch(&events[i]);
     }
+    sb_listen_end();
     return NULL;
 }
 
@@ -414,4 +416,5 @@ void sb_loop_fork_child(void)
     loop.signalled = 0;
     loop.touched = NULL;
     sb_timers_forget();
+    sb_listen_forget();
 }

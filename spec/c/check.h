@@ -1,0 +1,91 @@
+/* For the C unit tests: a check that names its place, and waiting for an operation as a blocking host does. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime/loop.h"
+#include "runtime/mailbox.h"
+#include "runtime/op.h"
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+#define MS 1000000u
+#define SECOND 1000000000u
+
+/* Says which promise was kept; a test is a list of these. */
+static inline void passed(const char *promise)
+{
+    printf("ok - %s\n", promise);
+    fflush(stdout);
+}
+
+static inline struct sb_mailbox *new_mailbox(void)
+{
+    struct sb_error err;
+    struct sb_mailbox *mailbox = sb_mailbox_new(&err);
+    CHECK(mailbox != NULL);
+    return mailbox;
+}
+
+/* Takes everything out of the mailbox; returns how many there were. */
+static inline size_t drain(struct sb_mailbox *mailbox)
+{
+    struct sb_op *ops[16];
+    size_t n, all = 0;
+    do {
+        n = sb_mailbox_drain(mailbox, ops, 16);
+        for (size_t i = 0; i < n; i++)
+            sb_op_unref(ops[i]);
+        all += n;
+    } while (n == 16);
+    return all;
+}
+
+/* Waits for the operation and returns its result, which lives as long as the caller's reference. */
+static inline struct sb_result *wait_for(struct sb_mailbox *mailbox, struct sb_op *op)
+{
+    CHECK(op != NULL);
+    while (!sb_op_done(op)) {
+        CHECK(sb_mailbox_poll(mailbox, sb_now() + 20ull * SECOND) != 0);
+        drain(mailbox);
+    }
+    return sb_op_result(op);
+}
+
+/* Runs fn(arg) on the I/O thread and waits until it has. */
+struct check_call {
+    void (*fn)(void *arg);
+    void *arg;
+    _Atomic int done;
+};
+
+static inline void check_call_run(void *arg)
+{
+    struct check_call *call = arg;
+    call->fn(call->arg);
+    call->done = 1;
+}
+
+static inline void on_loop(void (*fn)(void *arg), void *arg)
+{
+    struct check_call call = {fn, arg, 0};
+    struct sb_error err;
+    CHECK(sb_loop_post(check_call_run, &call, &err) == 0);
+    while (!call.done)
+        ;
+}
+
+static inline void check_nothing(void *arg)
+{
+    (void)arg;
+}
+
+#endif

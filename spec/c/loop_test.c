@@ -1,0 +1,305 @@
+/* The I/O thread: posts, timers, sources, the file pool. */
+#include <pthread.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "check.h"
+
+/* ---- posts ---- */
+
+#define POSTERS 4
+#define POSTS 5000
+
+static int next_of[POSTERS], out_of_order;
+
+struct numbered {
+    int poster, n;
+};
+
+static void take_number(void *arg)
+{
+    struct numbered *number = arg;
+    if (number->n != next_of[number->poster]++ || !sb_loop_is_io_thread())
+        out_of_order = 1;
+    free(number);
+}
+
+static void *post_many(void *arg)
+{
+    for (int i = 0; i < POSTS; i++) {
+        struct numbered *number = malloc(sizeof *number);
+        CHECK(number != NULL);
+        *number = (struct numbered){(int)(intptr_t)arg, i};
+        CHECK(sb_loop_post(take_number, number, NULL) == 0);
+    }
+    return NULL;
+}
+
+static void posts_run_in_the_order_of_posting(void)
+{
+    pthread_t threads[POSTERS];
+    for (intptr_t i = 0; i < POSTERS; i++)
+        CHECK(pthread_create(&threads[i], NULL, post_many, (void *)i) == 0);
+    for (int i = 0; i < POSTERS; i++)
+        pthread_join(threads[i], NULL);
+    on_loop(check_nothing, NULL);
+    for (int i = 0; i < POSTERS; i++)
+        CHECK(next_of[i] == POSTS);
+    CHECK(!out_of_order);
+    passed("posts of each thread run in the order of posting, on the I/O thread");
+}
+
+static int ran_inside;
+
+static void inner(void *arg)
+{
+    (void)arg;
+    ran_inside = 1;
+}
+
+static void outer(void *arg)
+{
+    (void)arg;
+    CHECK(sb_loop_post(inner, NULL, NULL) == 0);
+    CHECK(!ran_inside);
+}
+
+static void a_post_of_the_thread_itself_only_queues(void)
+{
+    on_loop(outer, NULL);
+    on_loop(check_nothing, NULL);
+    CHECK(ran_inside);
+    passed("a post of the I/O thread itself only queues");
+}
+
+/* ---- timers ---- */
+
+#define TIMERS 2000
+
+static struct sb_timer timers[TIMERS];
+static uint64_t base, last_at;
+static int fired, early;
+static unsigned seed = 7;
+
+static unsigned pick(unsigned below)
+{
+    seed = seed * 1103515245u + 12345u;
+    return (seed >> 16) % below;
+}
+
+static void fire(struct sb_timer *timer)
+{
+    if (timer->at < last_at || sb_now() < timer->at)
+        early = 1;
+    last_at = timer->at;
+    fired++;
+}
+
+/* Sets, moves and clears at random; returns in *arg how many are set in the end. */
+static void shuffle_timers(void *arg)
+{
+    int *set = arg;
+    base = sb_now() + 3600ull * SECOND;
+    for (int i = 0; i < TIMERS; i++)
+        timers[i].fire = fire;
+    for (int round = 0; round < 10 * TIMERS; round++) {
+        struct sb_timer *timer = &timers[pick(TIMERS)];
+        if (pick(4) == 0)
+            sb_timer_clear(timer);
+        else
+            sb_timer_set(timer, base + pick(1000) * (uint64_t)MS);
+    }
+    *set = 0;
+    for (int i = 0; i < TIMERS; i++)
+        *set += timers[i].set;
+}
+
+static void timers_fire_in_order_and_never_early(void)
+{
+    int set;
+    on_loop(shuffle_timers, &set);
+    CHECK(set > 0 && fired == 0);
+    sb_clock_advance(3602ull * SECOND);
+    for (int i = 0; i < 1000 && fired < set; i++)
+        on_loop(check_nothing, NULL);
+    on_loop(check_nothing, NULL);
+    CHECK(fired == set && !early);
+    passed("timers fire in order, never early, whatever was set, moved and cleared before");
+}
+
+static int again;
+
+static void set_again(struct sb_timer *timer)
+{
+    if (++again < 3)
+        sb_timer_set(timer, 0);
+}
+
+static void start_again(void *arg)
+{
+    struct sb_timer *timer = arg;
+    timer->fire = set_again;
+    sb_timer_set(timer, sb_now() + 1);
+}
+
+static void a_timer_may_set_itself_again(void)
+{
+    static struct sb_timer timer;
+    on_loop(start_again, &timer);
+    for (int i = 0; i < 1000 && again < 3; i++) {
+        on_loop(check_nothing, NULL);
+        usleep(100);
+    }
+    CHECK(again == 3);
+    passed("a timer may set itself again");
+}
+
+/* ---- sources ---- */
+
+struct watched {
+    struct sb_source source;
+    struct watched *other;
+    int events;
+};
+
+/* Both are ready at once; whichever is told first removes the other. */
+static void remove_other(struct sb_source *source, uint32_t events)
+{
+    struct watched *w = (struct watched *)source;
+    char c;
+    CHECK(events & EPOLLIN);
+    CHECK(read(source->fd, &c, 1) == 1);
+    w->events++;
+    sb_source_remove(&w->other->source);
+}
+
+static void add_both(void *arg)
+{
+    struct watched *w = arg;
+    struct sb_error err;
+    CHECK(sb_source_add(&w[0].source, &err) == 0);
+    CHECK(sb_source_add(&w[1].source, &err) == 0);
+}
+
+static void remove_both(void *arg)
+{
+    struct watched *w = arg;
+    sb_source_remove(&w[0].source);
+    sb_source_remove(&w[1].source);
+    sb_source_remove(&w[1].source);
+}
+
+static void a_removed_source_is_not_told_of_an_event_already_seen(void)
+{
+    int a[2], b[2];
+    CHECK(pipe(a) == 0 && pipe(b) == 0);
+    struct watched w[2] = {
+        {{a[0], EPOLLIN, remove_other}, &w[1], 0},
+        {{b[0], EPOLLIN, remove_other}, &w[0], 0},
+    };
+    CHECK(write(a[1], "x", 1) == 1 && write(b[1], "x", 1) == 1);
+    on_loop(add_both, w);
+    for (int i = 0; i < 10; i++)
+        on_loop(check_nothing, NULL);
+    usleep(10000);
+    on_loop(remove_both, w);
+    CHECK(w[0].events + w[1].events == 1);
+    for (int i = 0; i < 2; i++)
+        close(a[i]), close(b[i]);
+    passed("a source that was removed is not told of an event that had been seen already");
+}
+
+static int hangups;
+
+static void count_hangup(struct sb_source *source, uint32_t events)
+{
+    (void)source;
+    (void)events;
+    hangups++;
+}
+
+static void pause_source(void *arg)
+{
+    sb_source_change(arg, 0);
+}
+
+static void resume_source(void *arg)
+{
+    sb_source_change(arg, EPOLLIN);
+}
+
+static void add_one(void *arg)
+{
+    struct sb_error err;
+    CHECK(sb_source_add(arg, &err) == 0);
+}
+
+static void remove_one(void *arg)
+{
+    sb_source_remove(arg);
+}
+
+static void an_unwatched_source_is_not_told_of_a_hangup(void)
+{
+    int p[2];
+    CHECK(pipe(p) == 0);
+    struct sb_source source = {p[0], 0, count_hangup};
+    on_loop(add_one, &source);
+    close(p[1]);
+    usleep(5000);
+    on_loop(pause_source, &source);
+    CHECK(hangups == 0);
+    on_loop(resume_source, &source);
+    for (int i = 0; i < 1000 && hangups == 0; i++)
+        usleep(1000), on_loop(check_nothing, NULL);
+    on_loop(remove_one, &source);
+    CHECK(hangups > 0);
+    close(p[0]);
+    passed("an unwatched source is not told of a hang-up until it is watched again");
+}
+
+/* ---- the pool ---- */
+
+#define JOBS 200
+
+static _Atomic int worked;
+static int came_back;
+
+static void work(void *arg)
+{
+    CHECK(!sb_loop_is_io_thread());
+    *(int *)arg = 1;
+    worked++;
+}
+
+static void came(void *arg)
+{
+    CHECK(sb_loop_is_io_thread() && *(int *)arg == 1);
+    came_back++;
+}
+
+static void pool_work_comes_back_to_the_io_thread(void)
+{
+    static int flags[JOBS];
+    struct sb_error err;
+    for (int i = 0; i < JOBS; i++)
+        CHECK(sb_pool_run(work, came, &flags[i], &err) == 0);
+    for (int i = 0; i < 20000 && came_back < JOBS; i++)
+        usleep(100), on_loop(check_nothing, NULL);
+    CHECK(worked == JOBS && came_back == JOBS);
+    passed("pool work runs elsewhere and comes back to the I/O thread");
+}
+
+int main(void)
+{
+    sb_loop_pin();
+    posts_run_in_the_order_of_posting();
+    a_post_of_the_thread_itself_only_queues();
+    timers_fire_in_order_and_never_early();
+    a_timer_may_set_itself_again();
+    a_removed_source_is_not_told_of_an_event_already_seen();
+    an_unwatched_source_is_not_told_of_a_hangup();
+    pool_work_comes_back_to_the_io_thread();
+    return 0;
+}

@@ -189,21 +189,23 @@ $(O)/spec/c/%.o: spec/c/%.c $(O)/flags
 $(B)/c/%: $(O)/spec/c/%.o $(O)/libcore.a
 	@mkdir -p $(@D)
 	$(call show,link)$(CC) -o $@ $< $(O)/libcore.a -pthread -ldl $(SANITIZE) $(LDFLAGS)
+# Programs the specs use: what bounds a suite, a web server, attacks tried from inside a sandbox.
+SPEC_PROGRAMS := $(patsubst spec/support/%.c,build/spec/%,$(wildcard spec/support/*.c)) \
+	$(patsubst spec/escape/%.c,build/spec/%,$(wildcard spec/escape/*.c))
+.PHONY: spec-programs
+spec-programs: $(SPEC_PROGRAMS)
 build/spec/%: spec/support/%.c
 	@mkdir -p $(@D)
-	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -o $@ $<
-
-# Attacks tried from inside a sandbox: one static program.
-build/spec/probe: spec/escape/probe.c
+	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
+build/spec/%: spec/escape/%.c
 	@mkdir -p $(@D)
 	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
-SPEC_PROGRAMS := build/spec/bound build/spec/http_server $(if $(wildcard spec/escape/probe.c),build/spec/probe)
 
 MAKE_HERE = $(MAKE) --no-print-directory
 
 # What check needs built: every Lua, the sanitizer build, the tests in C.
 .PHONY: check-build
-check-build: $(SPEC_PROGRAMS)
+check-build: spec-programs
 	@for lua in $(LUAS); do $(MAKE_HERE) LUA=$$lua V= all || exit 1; done
 	@$(MAKE_HERE) LUA=5.4 V= c-tests
 	@$(MAKE_HERE) LUA=5.4 V=asan all c-tests
@@ -219,7 +221,7 @@ check-long: deps
 	@spec/run long
 
 asan:
-	@$(MAKE_HERE) V=asan LUA=5.4 all c-tests $(SPEC_PROGRAMS)
+	@$(MAKE_HERE) V=asan LUA=5.4 all c-tests spec-programs
 	@spec/run --asan $$(grep -LE '^-- check: (long|only 5.4|no asan)' $$(find spec -name '*_spec.lua'))
 
 tsan:

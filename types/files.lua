@@ -152,6 +152,31 @@ function Files:upload(host_path, path, options) end
 ---@return sandbar.Error? err
 function Files:download(path, host_path, options) end
 
+--- An iterator over changes (not in this version: Unsupported).
+---@param path string
+---@param options? { recursive?: boolean }
+---@return fun(): { type: string, path: string }?
+---@return sandbar.Error? err
+function Files:watch(path, options) end
+
+--- The paths that match (not in this version: Unsupported).
+---@param pattern string
+---@return string[]? paths
+---@return sandbar.Error? err
+function Files:glob(pattern) end
+
+--- A signed link to write a file (not in this version: Unsupported).
+---@param path string
+---@return string? url
+---@return sandbar.Error? err
+function Files:upload_url(path) end
+
+--- A signed link to read a file (not in this version: Unsupported).
+---@param path string
+---@return string? url
+---@return sandbar.Error? err
+function Files:download_url(path) end
+
 --- An open file; follows Lua's io files.
 ---@class sandbar.File
 local File = {}

@@ -5,15 +5,19 @@
 ---@field path? string (default "/"); absolute URLs are refused
 ---@field headers? table<string, sandbar.Value|sandbar.Value[]>
 ---@field body? string|(fun(): string?)
+---@field max_body? integer bytes of a body that is not streamed
 ---@field wait? sandbar.Duration how long to wait for somebody to listen (default 0)
 ---@field stream? boolean the body comes as something to read
 ---@field timeout? sandbar.Timeout
 
---- `headers` is indexed whatever the case and iterates in order with repeats.
+--- An array of { name, value } that is also indexed by name, whatever the case: headers["content-type"].
+--- `headers:all(name)` gives every value, `headers:each()` iterates in order with repeats.
+---@class sandbar.Headers
+
 ---@class sandbar.Response
 ---@field status integer
----@field headers table<string, string>
----@field body string|sandbar.Body
+---@field headers sandbar.Headers
+---@field body string|table with `stream`, something to read
 
 --- A port of a sandbox. Closed: Unavailable (code ECONNREFUSED); paused: NotRunning; destroyed: NotFound.
 ---@class sandbar.Port
@@ -62,3 +66,37 @@ function Port:unexpose(options) end
 ---@return { address: string, host: string, headers: table }? upstream
 ---@return sandbar.Error? err
 function Port:upstream(options) end
+
+--- A reference dropped; nothing on the sandbox's side changes. Idempotent.
+---@return true
+function Port:close() end
+
+--- Raw bytes to and from a port.
+---@class sandbar.Connection
+local Connection = {}
+
+--- As of a process's output.
+---@param what? integer|"l"|"L"|"a"
+---@param options? { timeout?: sandbar.Timeout, max?: integer }
+---@return string? data
+---@return sandbar.Error? err
+function Connection:read(what, options) end
+
+---@param what? "l"|"L"
+---@param options? { timeout?: sandbar.Timeout, max?: integer }
+---@return fun(): string?
+function Connection:lines(what, options) end
+
+---@param data string
+---@param options? { timeout?: sandbar.Timeout }
+---@return integer? written
+---@return sandbar.Error? err
+function Connection:write(data, options) end
+
+--- The other side sees the end; what it still sends can be read.
+---@return true
+function Connection:close_write() end
+
+--- Idempotent.
+---@return true
+function Connection:close() end

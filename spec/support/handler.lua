@@ -15,8 +15,18 @@ local function text(message)
   return pretty.write(message)
 end
 
+local MAX_LINES = 30
+
 local function indent(s)
-  return (s:gsub("\n+$", ""):gsub("\n", "\n        "))
+  local lines = {}
+  for line in (s:gsub("\n+$", "") .. "\n"):gmatch("([^\n]*)\n") do
+    if #lines == MAX_LINES then
+      lines[#lines + 1] = "..."
+      break
+    end
+    lines[#lines + 1] = line
+  end
+  return table.concat(lines, "\n        ")
 end
 
 local function file_out(name, content)

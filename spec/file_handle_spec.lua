@@ -1,0 +1,129 @@
+local helper = require "spec.helper"
+local inside = require "spec.support.inside"
+
+local sandbar = require "sandbar"
+
+describe("open files", function()
+  helper.guard()
+
+  local sandboxes = helper.open()
+
+  -- fn gets the files of a sandbox and a directory of the host, to do the same in both.
+  local function with_box(fn)
+    inside.with_box(sandboxes, function(box)
+      fn(box.files, helper.dir())
+    end)
+  end
+
+  it("reads as io files do", function()
+    with_box(function(files, dir)
+      local text = "first\nsecond\n\n 0x10 -3.5e1 nan\nlast without end"
+      files:write("f", text)
+      local host = assert(io.open(helper.write_file(dir .. "/f", text), "rb"))
+      local ours = sandbar.assert(files:open("f"))
+      for _, format in ipairs { "*l", 3, "*n", 0, "*l", "*l", "*n", "*n", "*l", "*a", "*a", "*l", 0 } do
+        assert.equal(host:read(format), (ours:read(format)), "format " .. format)
+      end
+      host:close()
+      ours:close()
+    end)
+  end)
+
+  it("gives several results and stops at the first nil", function()
+    with_box(function(files)
+      files:write("f", "ab\ncd\n")
+      local f = sandbar.assert(files:open("f"))
+      local a, b, c, d = f:read(1, "l", "l", "l")
+      assert.same({ "a", "b", "cd" }, { a, b, c })
+      assert.is_nil(d)
+      f:close()
+    end)
+  end)
+
+  it("seeks, writes in place and appends", function()
+    with_box(function(files)
+      local f = sandbar.assert(files:open("f", "w+"))
+      assert.equal(f, f:write("hello ", "world", 5))
+      assert.equal(12, f:seek())
+      assert.equal(6, f:seek("set", 6))
+      f:write("W")
+      assert.equal("orld5", f:read("a"))
+      assert.equal(12, f:seek("end"))
+      assert.equal(0, f:seek("set"))
+      assert.equal("hello World5", f:read("a"))
+      local at, err = f:seek("set", -1)
+      assert.is_nil(at)
+      assert.equal("InvalidArgument", err.kind)
+      f:close()
+      f = sandbar.assert(files:open("f", "a"))
+      f:write("!")
+      f:write("?")
+      f:close()
+      assert.equal("hello World5!?", files:read("f"))
+      f = sandbar.assert(files:open("f", "r+"))
+      f:write("J")
+      f:close()
+      assert.equal("Jello World5!?", files:read("f"))
+    end)
+  end)
+
+  it("has the other methods of io files", function()
+    with_box(function(files)
+      local f = sandbar.assert(files:open("f", "w"))
+      assert.is_true(f:setvbuf("full", 1024))
+      assert.equal(f, f:flush())
+      assert.is_truthy(tostring(f):find("open", 1, true))
+      assert.is_true(f:close())
+      assert.is_true(f:close())
+      local n, err = f:write("x")
+      assert.is_nil(n)
+      assert.equal("Closed", err.kind)
+    end)
+  end)
+
+  it("iterates lines, closing behind files:lines", function()
+    with_box(function(files)
+      files:write("f", "a\nb\nc")
+      local got = {}
+      for line in files:lines("f") do
+        got[#got + 1] = line
+      end
+      assert.same({ "a", "b", "c" }, got)
+      local f = sandbar.assert(files:open("f"))
+      got = {}
+      for line in f:lines("L") do
+        got[#got + 1] = line
+      end
+      assert.same({ "a\n", "b\n", "c" }, got)
+      f:close()
+      local it, err = files:lines("missing")
+      assert.is_nil(it)
+      assert.equal("NotFound", err.kind)
+    end)
+  end)
+
+  it("reads a long line in linear time", function()
+    with_box(function(files)
+      local line = ("x"):rep(4000000)
+      files:write("f", line .. "\nend\n")
+      local f = sandbar.assert(files:open("f"))
+      assert.equal(line, f:read("l"))
+      assert.equal("end", f:read("l"))
+      f:close()
+    end)
+  end)
+
+  it("opens regular files only", function()
+    with_box(function(files)
+      local _, err = files:open("/home/user")
+      assert.equal("EISDIR", err.code)
+      _, err = files:open("/dev/null")
+      assert.is_truthy(err)
+      _, err = files:open("nope/nope")
+      assert.equal("NotFound", err.kind)
+      files:write("x", "")
+      _, err = files:open("x", "wx")
+      assert.equal("AlreadyExists", err.kind)
+    end)
+  end)
+end)

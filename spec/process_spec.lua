@@ -1,0 +1,280 @@
+local helper = require "spec.helper"
+local inside = require "spec.support.inside"
+
+local sandbar = require "sandbar"
+
+describe("processes", function()
+  helper.guard()
+
+  local sandboxes = helper.open()
+
+  local function with_box(fn)
+    inside.with_box(sandboxes, fn)
+  end
+
+  -- Does a process of the sandbox have this word among its arguments?
+  local function runs(box, word)
+    for _, p in ipairs(sandbar.assert(box:processes())) do
+      for _, arg in ipairs(p.args) do
+        if p.running and arg:find(word, 1, true) then
+          return true
+        end
+      end
+    end
+    return false
+  end
+
+  it("reads and writes the pipes", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start({ "cat" }, { stdin = "pipe", tag = "cat" }))
+      assert.equal("cat", p.tag)
+      assert.is_true(p.pid > 1)
+      assert.is_true(p:running())
+      assert.equal(6, sandbar.assert(p.stdin:write("one\ntw")))
+      assert.equal("one", sandbar.assert(p.stdout:read("l")))
+      assert.equal("tw", sandbar.assert(p.stdout:read(2)))
+      p.stdin:write("rest\nof\nit")
+      p.stdin:close()
+      p.stdin:close()
+      assert.equal("rest\n", p.stdout:read("L"))
+      assert.equal("of\nit", p.stdout:read("a"))
+      assert.is_nil(p.stdout:read("l"))
+      assert.is_true(sandbar.assert(p:wait()).ok)
+      assert.is_false(p:running())
+    end)
+  end)
+
+  it("consumes nothing in a read that times out", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start("printf ab; sleep 0.5; echo c; sleep 30"))
+      local data, err = p.stdout:read("l", { timeout = 0.2 })
+      assert.is_nil(data)
+      assert.equal("Timeout", err.kind)
+      assert.equal("abc", sandbar.assert(p.stdout:read("l", { timeout = 5 })))
+    end)
+  end)
+
+  it("keeps the stream usable after a line that is too long", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start("head -c 5000 /dev/zero | tr '\\0' x; echo; echo next"))
+      local data, err = p.stdout:read("l", { max = 1000 })
+      assert.is_nil(data)
+      assert.equal("LimitExceeded", err.kind)
+      assert.equal(5000, #sandbar.assert(p.stdout:read("l", { max = 10000 })))
+      assert.equal("next", p.stdout:read("l"))
+    end)
+  end)
+
+  it("iterates lines, and both streams as they come (B-33)", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start("echo a; echo b; printf c"))
+      local lines = {}
+      for line in p.stdout:lines() do
+        lines[#lines + 1] = line
+      end
+      assert.same({ "a", "b", "c" }, lines)
+      p = sandbar.assert(box:start("echo 1; sleep 0.1; echo 2 >&2; sleep 0.1; echo 3"))
+      local seen, offsets = {}, {}
+      for fd, data, offset in p:output() do
+        seen[#seen + 1] = fd .. data
+        offsets[#offsets + 1] = offset
+      end
+      assert.same({ "11\n", "22\n", "13\n" }, seen)
+      assert.same({ 0, 0, 2 }, offsets)
+    end)
+  end)
+
+  it("loses nothing when an output loop is left early", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start("echo first; sleep 0.3; echo second"))
+      for _, data in p:output() do
+        assert.equal("first\n", data)
+        break
+      end
+      assert.equal("second", sandbar.assert(p.stdout:read("l", { timeout = 5 })))
+    end)
+  end)
+
+  it("is Busy for a second reader, who may wait and signal", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start("sleep 0.4; echo x"))
+      local results = sandbar.assert(sandbar.all {
+        function() return sandbar.assert(p.stdout:read("l")) end,
+        function()
+          local _, err = p.stdout:read("l")
+          return err.kind
+        end,
+        function() return sandbar.assert(p:wait { output = true }).exit_code end,
+      })
+      assert.same({ "x", "Busy", 0, n = 3 }, results)
+    end)
+  end)
+
+  it("holds a process back with a full pipe and drops nothing", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start("head -c 3000000 /dev/zero; echo done >&2"))
+      local _, err = p:wait { timeout = 0.3 }
+      assert.equal("Timeout", err.kind)
+      assert.equal(3000000, #sandbar.assert(p.stdout:read("a")))
+      assert.is_true(sandbar.assert(p:wait { timeout = 5 }).ok)
+    end)
+  end)
+
+  it("keeps a bounded tail in \"tail\" mode and never wedges", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start("head -c 3000000 /dev/zero | tr '\\0' x; echo end", { stdout = "tail" }))
+      assert.is_true(sandbar.assert(p:wait { timeout = 20 }).ok)
+      local tail = sandbar.assert(p.stdout:read("a"))
+      assert.equal(65536, #tail)
+      assert.equal("xend\n", tail:sub(-5))
+    end)
+  end)
+
+  it("signals by name and number and says what was delivered", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start("trap 'echo usr1' USR1; echo ready; while :; do sleep 0.05; done"))
+      assert.equal("ready", p.stdout:read("l"))
+      local sent = sandbar.assert(p:signal("USR1"))
+      assert.equal("SIGUSR1", sent.signal)
+      assert.equal("usr1", sandbar.assert(p.stdout:read("l", { timeout = 5 })))
+      sandbar.assert(p:signal(15))
+      assert.equal("SIGTERM", sandbar.assert(p:wait { timeout = 5 }).signal)
+      local _, err = p:signal("NOSUCH")
+      assert.equal("InvalidArgument", err.kind)
+    end)
+  end)
+
+  it("kills the tree, escalating, and returns after the exit (B-35, B11)", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start("trap '' TERM; (setsid sleep 345 &); echo up; sleep 345 & wait; sleep 345"))
+      assert.equal("up", p.stdout:read("l"))
+      local r = sandbar.assert(p:kill { signal = "TERM", grace = 0.2 })
+      assert.equal("SIGKILL", r.signal)
+      assert.is_false(p:running())
+      assert.equal(0, inside.count(box, "sleep 345"))
+    end)
+  end)
+
+  it("waits with a timeout, several at once, and again after the end", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start("sleep 0.3; exit 9"))
+      local _, err = p:wait { timeout = 0.05 }
+      assert.equal("Timeout", err.kind)
+      local codes = sandbar.assert(sandbar.all {
+        function() return sandbar.assert(p:wait()).exit_code end,
+        function() return sandbar.assert(p:wait()).exit_code end,
+      })
+      assert.same({ 9, 9, n = 2 }, codes)
+      assert.equal(9, sandbar.assert(p:wait { timeout = 0 }).exit_code)
+    end)
+  end)
+
+  it("feeds start from a string and a function", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start({ "cat" }, { stdin = "abc" }))
+      assert.equal("abc", p.stdout:read("a"))
+      local n = 0
+      p = sandbar.assert(box:start({ "wc", "-c" }, { stdin = function()
+        n = n + 1
+        return n < 50 and ("y"):rep(5000) or nil
+      end }))
+      assert.equal(49 * 5000, tonumber(p.stdout:read("a")))
+    end)
+  end)
+
+  it("attaches by pid, tag and reference, and lists (B-38, B-S2)", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start({ "sleep", "346" }, { tag = "the sleeper" }))
+      local found
+      for _, entry in ipairs(sandbar.assert(box:processes())) do
+        if entry.pid == p.pid then
+          found = entry
+        end
+      end
+      assert.same({ "sleep", "346" }, found.args)
+      assert.equal("the sleeper", found.tag)
+      assert.is_true(found.running)
+      for _, target in ipairs { p.pid, { tag = "the sleeper" }, sandbar.assert(p:reference()) } do
+        local again = sandbar.assert(box:attach(target))
+        assert.equal(p.pid, again.pid)
+        assert.is_true(again:running())
+        local _, err = again.stdout:read("l", { timeout = 0.1 })
+        assert.equal("Busy", err.kind) -- the starter reads
+        again:close()
+      end
+      assert.is_true(p:running())
+      local _, err = box:attach { tag = "nobody" }
+      assert.equal("NotFound", err.kind)
+      _, err = box:attach(99999)
+      assert.equal("NotFound", err.kind)
+    end)
+  end)
+
+  it("answers for a process that has ended: status and tail, not \"not found\" (B13)", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start("echo last words; exit 6", { stdout = "tail" }))
+      sandbar.assert(p:wait())
+      local pid = p.pid
+      p:close()
+      local again = sandbar.assert(box:attach(pid))
+      assert.equal(6, sandbar.assert(again:wait { timeout = 5 }).exit_code)
+      assert.equal("last words\n", again.stdout:read("a"))
+    end)
+  end)
+
+  it("kills a process at the end of its scope, unless it was detached (A-67, A-69)", function()
+    with_box(function(box)
+      sandbar.scope(function(scope)
+        sandbar.assert(box:start({ "sleep", "347" }, { scope = scope }))
+        sandbar.assert(box:start({ "sleep", "348" }, { scope = scope, detached = true }))
+        local p = sandbar.assert(box:start({ "sleep", "349" }, { scope = scope }))
+        sandbar.assert(p:detach())
+      end)
+      assert.is_false(runs(box, "347"))
+      assert.is_true(runs(box, "348"))
+      assert.is_true(runs(box, "349"))
+      local p
+      for _, entry in ipairs(sandbar.assert(box:processes())) do
+        if entry.args[2] == "349" then
+          p = sandbar.assert(box:attach(entry.pid))
+        end
+      end
+      sandbar.scope(function(scope)
+        sandbar.assert(scope:adopt(p))
+      end)
+      assert.is_false(runs(box, "349"))
+    end)
+  end)
+
+  it("lets a process of an unscoped sandbox live on without its handle", function()
+    local box = sandbar.assert(sandboxes:create { lifetime = 60 })
+    local p = sandbar.assert(box:start("while :; do echo x; sleep 0.01; done"))
+    local pid = p.pid
+    p:close()
+    local again = sandbar.assert(box:attach(pid))
+    assert.is_true(again:running())
+    assert.is_truthy(sandbar.assert(again.stdout:read("l", { timeout = 5 })))
+    again:close()
+    sandbar.assert(box:destroy())
+    box:close()
+  end)
+
+  it("writes to a process without open input as an error value (B10)", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start({ "sleep", "30" }))
+      local n, err = p.stdin:write("x")
+      assert.is_nil(n)
+      assert.equal("Closed", err.kind)
+      assert.is_truthy(err.message:find("stdin", 1, true))
+    end)
+  end)
+
+  it("shows itself readably", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start({ "sleep", "30" }))
+      assert.is_truthy(tostring(p):find(tostring(p.pid), 1, true))
+      assert.is_truthy(tostring(box):find("running", 1, true))
+      assert.has_error(function() p.pid = 3 end)
+    end)
+  end)
+end)

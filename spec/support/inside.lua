@@ -1,0 +1,56 @@
+-- What specs look at inside a sandbox, with the tools every image has.
+
+local sandbar = require "sandbar"
+
+local inside = {}
+
+-- The argument vectors of all processes, one a line, without the ones that do the looking.
+function inside.commands(box)
+  local r = sandbar.assert(box:exec("for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$f; echo; done 2>/dev/null", {
+    env = { LOOKING = "1" },
+  }))
+  local out = {}
+  for line in r.stdout:gmatch("[^\n]+") do
+    if not line:find("/proc/[0-9]*", 1, true) and line ~= "" and not line:find("^tr ") then
+      out[#out + 1] = line
+    end
+  end
+  return out
+end
+
+-- How many processes have this text in their argument vector.
+function inside.count(box, text)
+  local n = 0
+  for _, line in ipairs(inside.commands(box)) do
+    if line:find(text, 1, true) then
+      n = n + 1
+    end
+  end
+  return n
+end
+
+-- How many processes are in this state ("Z").
+function inside.in_state(box, letter)
+  local r = sandbar.assert(box:exec("cat /proc/[0-9]*/stat 2>/dev/null"))
+  local n = 0
+  for line in r.stdout:gmatch("[^\n]+") do
+    if line:match("^%d+ %(.*%) (%a)") == letter then
+      n = n + 1
+    end
+  end
+  return n
+end
+
+-- Runs fn(box, scope) in a fresh scoped sandbox.
+function inside.with_box(sandboxes, fn, spec)
+  sandbar.scope(function(scope)
+    fn(sandbar.assert(sandboxes:create_scoped(spec or {}, scope)), scope)
+  end)
+end
+
+-- How often a race is tried: 200 times in the long suite.
+function inside.times(short)
+  return os.getenv("SANDBAR_LONG") and 200 or short
+end
+
+return inside

@@ -50,7 +50,7 @@ static void posts_run_in_the_order_of_posting(void)
     passed("posts of each thread run in the order of posting, on the I/O thread");
 }
 
-static int ran_inside;
+static _Atomic int ran_inside;
 
 static void inner(void *arg)
 {
@@ -79,7 +79,7 @@ static void a_post_of_the_thread_itself_only_queues(void)
 
 static struct sb_timer timers[TIMERS];
 static uint64_t base, last_at;
-static int fired, early;
+static _Atomic int fired, early;
 static unsigned seed = 7;
 
 static unsigned pick(unsigned below)
@@ -128,7 +128,7 @@ static void timers_fire_in_order_and_never_early(void)
     passed("timers fire in order, never early, whatever was set, moved and cleared before");
 }
 
-static int again;
+static _Atomic int again;
 
 static void set_again(struct sb_timer *timer)
 {
@@ -210,7 +210,7 @@ static void a_removed_source_is_not_told_of_an_event_already_seen(void)
     passed("a source that was removed is not told of an event that had been seen already");
 }
 
-static int hangups;
+static _Atomic int hangups;
 
 static void count_hangup(struct sb_source *source, uint32_t events)
 {
@@ -264,7 +264,7 @@ static void an_unwatched_source_is_not_told_of_a_hangup(void)
 #define JOBS 200
 
 static _Atomic int worked;
-static int came_back;
+static _Atomic int came_back;
 
 static void work(void *arg)
 {

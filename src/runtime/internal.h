@@ -53,7 +53,7 @@ struct sb_op {
     _Atomic int done;    /* set with release order once `result` is the asker's */
     uint64_t id;
     uint64_t generation; /* of the process that made it */
-    struct sb_mailbox *mailbox; /* one reference */
+    struct sb_mailbox *mailbox; /* one reference; NULL once completed */
     struct sb_op *next;  /* in the mailbox's queue, or a release's waiters before */
     struct sb_result result;
 

@@ -45,7 +45,16 @@ struct sb_mailbox *sb_mailbox_ref(struct sb_mailbox *mailbox)
     return mailbox;
 }
 
-/* Queued operations hold the mailbox, so here the queue is empty, or the parent's of a forked child. */
+static void drop_all(struct sb_op *op)
+{
+    while (op != NULL) {
+        struct sb_op *next = op->next;
+        sb_op_unref(op);
+        op = next;
+    }
+}
+
+/* Open operations hold the mailbox, completed ones are held by it. In a forked child the queue is the parent's. */
 void sb_mailbox_unref(struct sb_mailbox *mailbox)
 {
     if (mailbox == NULL || --mailbox->refs != 0)
@@ -53,8 +62,11 @@ void sb_mailbox_unref(struct sb_mailbox *mailbox)
     close(mailbox->fd);
     if (mailbox->wake_fd >= 0)
         close(mailbox->wake_fd);
-    if (mailbox->generation == sb_generation())
+    if (mailbox->generation == sb_generation()) {
+        drop_all(mailbox->left);
+        drop_all(mailbox->head);
         pthread_mutex_destroy(&mailbox->lock);
+    }
     free(mailbox);
 }
 
@@ -172,7 +184,11 @@ size_t sb_mailbox_drain(struct sb_mailbox *mailbox, struct sb_op **ops, size_t m
         mailbox->left = mailbox->left->next;
         ops[n++]->next = NULL;
     }
-    if (mailbox->left != NULL)
+    /* stopped early: what was linked while `armed` was still 1 has not been signalled either */
+    pthread_mutex_lock(&mailbox->lock);
+    int more = mailbox->left != NULL || mailbox->head != NULL;
+    pthread_mutex_unlock(&mailbox->lock);
+    if (more)
         sb_mailbox_wake(mailbox);
     return n;
 }

@@ -122,14 +122,12 @@ void sb_op_complete(struct sb_op *op)
     sb_timer_clear(&op->deadline);
     sb_timer_clear(&op->wake);
     op->cancel = NULL;
-    if (sb_loop_is_io_thread()) {
-        sb_loop_touch(mailbox);
-        sb_mailbox_put(mailbox, op); /* the reference is the queue's now: hands off */
-        return;
-    }
-    sb_mailbox_ref(mailbox);
+    op->mailbox = NULL; /* from here on the mailbox holds the operation, not the other way round */
     sb_mailbox_put(mailbox, op);
-    sb_mailbox_wake(mailbox);
+    if (sb_loop_is_io_thread())
+        sb_loop_touch(mailbox);
+    else
+        sb_mailbox_wake(mailbox);
     sb_mailbox_unref(mailbox);
 }
 

@@ -2,7 +2,8 @@
 -- the same exit, shielded from cancellation and bounded by close_timeout. scope.lua is the handle around it.
 --
 -- Entries: { run = function(exit) -> true | nil, err, or raises; native = failures are the runtime's to
--- report; flatten = an Aggregate it fails with stands for its reasons; handle = kept alive by the entry }.
+-- report; flatten = an Aggregate it fails with stands for its reasons; handle = kept alive by the entry; child =,
+-- task = what it is for }.
 
 local context = require "sandbar.context"
 local errors = require "sandbar.errors"
@@ -33,8 +34,10 @@ function closing.add(s, entry)
   s._count = s._count + 1
   s._entries[s._top] = entry
   entry.scope, entry.at = s, s._top
-  if s._leash then
-    s._leash(s)
+  local leash = s._leash
+  if leash then
+    s._leash = nil
+    s._unleash = leash(s, closing.abandoned)
   end
   return entry
 end
@@ -128,6 +131,9 @@ local function close_in(s, ctx)
   if not r.ok then -- an interrupt that hit between two finalizers
     exit.merge(reasons, { exit.reason("defect", r.error, r.traceback) })
   end
+  if s._unleash then
+    s._unleash()
+  end
   s._reasons, s._closer = reasons, nil
   s._status = "closed"
   if s._link then
@@ -150,6 +156,7 @@ end
 
 -- In a task of its own, for those who cannot wait. Up to its first wait it runs at once.
 local function close_apart(s)
+  s._apart = true
   local t = task.new(function()
     close_in(s, host_of.current().context())
   end, { n = 0 })
@@ -187,16 +194,41 @@ function closing.close(s, how)
   return s._reasons or {}
 end
 
---- The handle was collected while it was open: to be closed in a turn of the host's, in a task of its own.
+-- Tasks whose threads ended with their request: nobody would ever hear of them.
+local function bury_tasks(s)
+  for at = 1, s._top do
+    local entry = s._entries[at]
+    if entry and entry.task then
+      task.bury(entry.task)
+    elseif entry and entry.child then
+      bury_tasks(entry.child)
+    end
+  end
+end
+
+--- The handle was collected while it was open, or the request it belonged to has ended: it is closed in a
+--- task of its own. One whose closer went with the request is closed for the rest.
 function closing.abandoned(s)
-  if s._status ~= "open" then
+  local host = host_of.current()
+  local orphaned = host.tasks_die and s._status == "closing" and not s._apart
+  if s._status ~= "open" and not orphaned then
     return
+  end
+  if host.tasks_die then
+    bury_tasks(s)
   end
   local err = errors.new { kind = "Closed", op = "close", message = "the scope was lost without being closed" }
   local t = task.new(function()
-    local reasons = closing.close(s, { ok = false, reasons = { exit.reason("interrupted", err) } })
+    s._apart = true
+    local reasons
+    if orphaned then
+      close_in(s, host.context())
+      reasons = s._reasons
+    else
+      reasons = closing.close(s, { ok = false, reasons = { exit.reason("interrupted", err) } })
+    end
     if reasons and #reasons > 0 then
-      host_of.current().report("closing a lost scope: " .. tostring(errors.aggregate(reasons)))
+      host.report("closing a lost scope: " .. tostring(errors.aggregate(reasons)))
     end
   end, { n = 0 })
   task.start(t, true)
@@ -206,9 +238,10 @@ end
 
 --- A child scope, closed with its parent. The handles hold each other: keeping one keeps both.
 function closing.fork(s, parent_handle, child, child_handle)
+  child._leash = nil -- the parent's is enough
   child._parent_handle = parent_handle
   child._link = closing.add(s, {
-    handle = child_handle, flatten = true,
+    child = child, handle = child_handle, flatten = true,
     run = function(how)
       local reasons, err = closing.close(child, how)
       if reasons and #reasons > 0 then
@@ -258,7 +291,7 @@ function closing.spawn(s, fn, args)
     end
   end
   entry = closing.add(s, {
-    flatten = true,
+    task = t, flatten = true,
     run = function()
       return stop_task(t)
     end,

@@ -17,7 +17,7 @@ local UNITS = {
 duration.FOREVER = 2 ^ 63 / 1e9
 
 local function refuse(what, v, why)
-  local shown = type(v) == "string" and ("'%s'"):format(v) or tostring(v)
+  local shown = type(v) == "string" and ("'%s'"):format(v) or v ~= v and "nan" or tostring(v)
   return nil, errors.new {
     kind = "InvalidArgument", message = ("%s: %s %s"):format(what or "duration", shown, why),
   }
@@ -36,10 +36,10 @@ function duration.parse(v, what)
     end
     seconds = tonumber(number) * UNITS[unit]
   elseif type(v) ~= "number" then
-    return refuse(what, type(v), "is not a duration (a number of seconds, or a text like '90s')")
+    return refuse(what, v, "is not a duration (a number of seconds, or a text like '90s')")
   end
   if seconds ~= seconds then
-    return refuse(what, "nan", "is not a number of seconds")
+    return refuse(what, seconds, "is not a number of seconds")
   end
   if seconds == math.huge or seconds == -math.huge then
     return refuse(what, seconds, "is not a number of seconds")

@@ -39,6 +39,9 @@ local function report(t)
 end
 
 local function finish(t, r)
+  if t._ended.fired then
+    return
+  end
   t._result, t._exit = r, exit.of(r)
   t._status = t._exit.ok and "succeeded" or t._exit.reasons[1].type == "interrupted" and "cancelled" or "failed"
   t._fn, t._args = nil, nil
@@ -81,6 +84,12 @@ function task.cancel(t, reason)
   if not t._ended.fired then
     context.cancel(t._ctx, cancelled(reason))
   end
+end
+
+--- Its thread is gone (with the request it was part of): it has ended, as cancelled.
+function task.bury(t)
+  task.cancel(t, "its request has ended")
+  finish(t, { ok = true, n = 2, nil, t._ctx.cancelled })
 end
 
 --- A task that never ran, because it came too late.

@@ -58,7 +58,8 @@ local function suspend(source, timeout, op)
     source.stop()
     return nil, early, true
   end
-  if source.done() then
+  local must_park = source.must_park -- others get their turn, even if it is done already
+  if source.done() and not must_park then
     return true
   end
   if timeout == 0 then
@@ -95,9 +96,10 @@ local function suspend(source, timeout, op)
         timer, timer_at = alarm(host, w, at), at
       end
     end
-    if source.done() then
+    if source.done() and not must_park then
       break
     end
+    must_park = false
     ok, why, raised = host.park(w)
     if not ok then
       source.stop()
@@ -207,10 +209,11 @@ function wait.any(ops, timeout, opname)
   }, limit, opname)
 end
 
---- Waits that long. True, or nil and an error.
+--- Waits that long; with 0 the others get a turn. True, or nil and an error.
 function wait.sleep(seconds)
-  local r, err = wait.op(core.timer(seconds), nil, "sleep")
-  return r ~= nil or nil, err
+  local source = of_op(core.timer(seconds))
+  source.must_park = true
+  return suspend(source, nil, "sleep")
 end
 
 -- ---- signals: something that happens once in Lua ----

@@ -1,0 +1,121 @@
+local core = require "sandbar.core"
+local errors = require "sandbar.errors"
+local helper = require "spec.helper"
+local sandbar = require "sandbar"
+
+helper.guard()
+
+describe("an error object", function()
+  it("reads as one line with the operation, the message and the kind", function()
+    local e = errors.new { kind = "NotFound", op = "connect", message = "no sandbox\nnamed a" }
+    assert.equal("connect: no sandbox named a (NotFound)", tostring(e))
+    assert.equal("no sandbox named a", e.message)
+  end)
+
+  it("concatenates on both sides", function()
+    local e = errors.new { kind = "Busy", message = "m" }
+    assert.equal("x m (Busy)", "x " .. e)
+    assert.equal("m (Busy) x", e .. " x")
+  end)
+
+  it("keeps the fields of its kind", function()
+    local e = errors.new { kind = "Timeout", message = "m", clock = "timeout", limit = 3, path = "/p" }
+    assert.same({ "timeout", 3, "/p" }, { e.clock, e.limit, e.path })
+  end)
+
+  it("says whether trying again is worth it, and believes who knows better", function()
+    assert.is_true(errors.new({ kind = "Unavailable", message = "m" }).retryable)
+    assert.is_false(errors.new({ kind = "NotFound", message = "m" }).retryable)
+    assert.is_false(errors.new({ kind = "Unavailable", message = "m", retryable = false }).retryable)
+  end)
+
+  it("has the name of its errno", function()
+    local e = errors.new { kind = "NotFound", message = "m", errno = 2 }
+    assert.equal("ENOENT", e.code)
+  end)
+
+  it("shows no secret in any text", function()
+    local secret = core.secret("hush-hush") -- luacheck: ignore
+    local e = errors.new { kind = "NotFound", op = "x", message = "cannot hush-hush", path = "/hush-hush/a" }
+    assert.equal("cannot [redacted]", e.message)
+    assert.equal("/[redacted]/a", e.path)
+    assert.is_true(core.is_secret(secret))
+  end)
+
+  it("carries results untouched", function()
+    local result = { stdout = "hush-hush" }
+    assert.equal(result, errors.new({ kind = "ExecTimedOut", message = "m", result = result }).result)
+  end)
+
+  it("of an unknown kind is Internal and says which", function()
+    local e = errors.new { kind = "Nonsense", message = "m" }
+    assert.equal("Internal", e.kind)
+    assert.equal("Nonsense: m", e.message)
+  end)
+end)
+
+describe("errors.from", function()
+  it("makes an error object of what the core gives", function()
+    local e = errors.from({ kind = "NotFound", message = "gone", errno = 2, code = "ENOENT" }, "stat")
+    assert.equal("stat: gone (NotFound)", tostring(e))
+    assert.equal(2, e.errno)
+  end)
+
+  it("returns an error object as it is", function()
+    local e = errors.new { kind = "Busy", op = "a", message = "m" }
+    assert.equal(e, errors.from(e, "b"))
+  end)
+
+  it("adds the operation and fields the error does not have", function()
+    local e = errors.from({ kind = "Busy", message = "m", id = "1" }, "read", { id = "2", path = "/p" })
+    assert.same({ "read", "1", "/p" }, { e.op, e.id, e.path })
+  end)
+
+  it("makes an Internal one of anything else", function()
+    local e = errors.from("boom", "read")
+    assert.equal("read: boom (Internal)", tostring(e))
+  end)
+end)
+
+describe("errors.from_errno", function()
+  it("gives kind, code and path", function()
+    local e = errors.from_errno(13, "open", "/etc/shadow")
+    assert.same({ "PermissionDenied", "EACCES", "/etc/shadow" }, { e.kind, e.code, e.path })
+    assert.equal("open: /etc/shadow: EACCES (PermissionDenied)", tostring(e))
+  end)
+
+  it("gives Platform for what has no kind", function()
+    assert.equal("Platform", errors.from_errno(5).kind)
+    assert.equal("errno 200 (Platform)", tostring(errors.from_errno(200)))
+  end)
+end)
+
+describe("sandbar.errors", function()
+  it("lists every kind, by place and by name", function()
+    assert.equal("NotFound", sandbar.errors.NotFound)
+    assert.equal("InvalidArgument", sandbar.errors[1])
+    assert.equal(27, #sandbar.errors)
+  end)
+
+  it("raises for a misspelt kind", function()
+    assert.error_matches(function() return sandbar.errors.NotFund end, "there is no error kind 'NotFund'")
+  end)
+end)
+
+describe("sandbar.assert", function()
+  it("passes everything on", function()
+    assert.same({ 1, 2, 3 }, { sandbar.assert(1, 2, 3) })
+  end)
+
+  it("raises the error object itself", function()
+    local e = errors.new { kind = "Busy", message = "m" }
+    local ok, raised = pcall(sandbar.assert, nil, e)
+    assert.is_false(ok)
+    assert.equal(e, raised)
+  end)
+
+  it("raises the standard message when there is none", function()
+    local _, raised = pcall(sandbar.assert, false)
+    assert.equal("assertion failed!", raised)
+  end)
+end)

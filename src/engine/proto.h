@@ -195,18 +195,15 @@ static inline void sb_pack_begin(struct sb_packer *p, void *buf, size_t cap, uin
 
 static inline void sb_pack_bytes(struct sb_packer *p, uint16_t tag, const void *data, size_t len)
 {
-    struct {
-        uint16_t tag, zero;
-        uint32_t len;
-    } f = {tag, 0, (uint32_t)len};
-    if (p->overflow || len > SB_SPILL_MAX || p->cap - p->len < sizeof f + len) {
+    uint64_t head = tag | (uint64_t)len << 32; /* little endian, as every machine this runs on */
+    if (p->overflow || len > SB_SPILL_MAX || p->cap - p->len < sizeof head + len) {
         p->overflow = 1;
         return;
     }
-    __builtin_memcpy(p->buf + p->len, &f, sizeof f);
+    __builtin_memcpy(p->buf + p->len, &head, sizeof head);
     if (len > 0)
-        __builtin_memcpy(p->buf + p->len + sizeof f, data, len);
-    p->len += sizeof f + len;
+        __builtin_memcpy(p->buf + p->len + sizeof head, data, len);
+    p->len += sizeof head + len;
 }
 
 static inline void sb_pack_u64(struct sb_packer *p, uint16_t tag, uint64_t value)

@@ -1,0 +1,168 @@
+/* What earlier supervisors left: living sandboxes are watched again, dead ones marked, half-made ones
+ * removed. Sandboxes do not depend on a supervisor, so most of the time nothing has happened. */
+#include "adopt.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "box.h"
+#include "slot.h"
+#include "template.h"
+#include "trash.h"
+
+enum { HELLO_AGAIN_MS = 5000 };
+
+/* pid 1 listens in the sandbox's directory; the socket was bound before its root changed. */
+static int reach(int dir)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    snprintf(a.sun_path, sizeof a.sun_path, "/proc/self/fd/%d/sock", dir);
+    int fd = sb_lift(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) < 0)
+        sb_close_at(&fd);
+    return fd;
+}
+
+static void died(struct sb_box *b, bool rebooted)
+{
+    free(b->rec.cause);
+    b->rec.cause = strdup(rebooted ? "the machine was restarted" : "pid 1 ended unseen");
+    b->rec.state = rebooted ? SB_BOX_PAUSED : SB_BOX_FAILED;
+    b->rec.kept_disk = true;
+    b->rec.deadline_ms = b->rec.ends_ms = 0;
+    b->rec.range = -1;
+    memset(&b->rec.pid1, 0, sizeof b->rec.pid1);
+    sb_box_save(b);
+}
+
+static void watch_again(struct sb_box *b, int dir, int pidfd)
+{
+    sb_slot_reserve(b->rec.range, true);
+    sb_cgroup_open(&b->group, b->rec.group);
+    if (sb_loop_add(&b->proc, pidfd, EPOLLIN, sb_boot_proc_ready) < 0) {
+        died(b, false);
+        return;
+    }
+    int control = reach(dir);
+    if (control < 0 || sb_guest_attach(b, control) < 0) {
+        sb_guest_kill(b, "it does not answer a new supervisor");
+        return;
+    }
+    b->step_due_ms = sb_real_ms() + HELLO_AGAIN_MS;
+    if (b->rec.owned)
+        sb_life_watch_owner(b, sb_ident_open(&b->rec.owner));
+}
+
+static void drop_dir(struct sb_box *b)
+{
+    sb_life_remove(b);
+    sb_box_forget(b);
+}
+
+static void adopt(const char *id, int dir)
+{
+    struct sb_record rec;
+    if (faccessat(dir, "record", F_OK, 0) < 0 && errno == ENOENT) {
+        sb_trash_put(sup.boxes, id); /* a create that got no further than its directory */
+        return;
+    }
+    struct sb_box *b = sb_box_new(id);
+    if (b == NULL)
+        return;
+    bool whole = sb_record_read(&rec, dir, id) == 0;
+    b->rec = rec;
+    if (!whole)
+        return;
+    bool same_boot = strcmp(b->rec.host_boot, sup.host_boot) == 0;
+    int pidfd = same_boot ? sb_ident_open(&b->rec.pid1) : -1;
+    enum sb_state state = b->rec.state;
+    if (state == SB_BOX_RUNNING && pidfd >= 0) {
+        watch_again(b, dir, pidfd);
+        return;
+    }
+    /* A create or resume under way when its supervisor died. */
+    if (pidfd >= 0) {
+        pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
+        sb_close(&pidfd);
+    }
+    b->rec.range = -1;
+    if (state == SB_BOX_CREATING || (state == SB_BOX_RUNNING && b->rec.owned))
+        drop_dir(b);
+    else if (state == SB_BOX_RUNNING)
+        died(b, !same_boot);
+}
+
+static const char *wanted_name;
+static bool wanted_found;
+
+static void match_base(struct sb_box *b, void *arg)
+{
+    (void)arg;
+    wanted_found = wanted_found || (b->rec.base != NULL && strcmp(b->rec.base, wanted_name) == 0);
+}
+
+static void match_group(struct sb_box *b, void *arg)
+{
+    (void)arg;
+    wanted_found = wanted_found || (b->group.dir >= 0 && strcmp(b->group.name, wanted_name) == 0);
+}
+
+static bool found(const char *name, void (*match)(struct sb_box *, void *))
+{
+    wanted_name = name;
+    wanted_found = false;
+    sb_box_each(match, NULL);
+    return wanted_found;
+}
+
+static bool base_used(const char *name)
+{
+    return found(name, match_base);
+}
+
+static bool group_used(const char *name)
+{
+    return found(name, match_group);
+}
+
+static void each_entry(int dir, void (*fn)(const char *name, int fd))
+{
+    int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = copy < 0 ? NULL : fdopendir(copy);
+    if (d == NULL) {
+        sb_close(&copy);
+        return;
+    }
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        sb_autofd int fd = openat(dir, e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd >= 0)
+            fn(e->d_name, fd);
+    }
+    closedir(d);
+}
+
+static void throw_away(const char *name, int fd)
+{
+    (void)fd;
+    sb_trash_put(sup.prepared, name);
+}
+
+void sb_adopt_all(void)
+{
+    each_entry(sup.boxes, adopt);
+    each_entry(sup.prepared, throw_away);
+    sb_cgroup_sweep(group_used);
+    sb_template_prune(base_used);
+}

@@ -1,0 +1,236 @@
+/* Control groups of sandboxes. Layout below the v2 mount: <top>/self holds the supervisor,
+ * <top>/<random> a sandbox's pid 1 and file workers, <top>/<random>/<n> one command's tree. */
+#include "cgroup.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct {
+    int root, top;
+    bool unswept;
+} cg = {-1, -1, false};
+
+bool sb_cgroup_have(void)
+{
+    return cg.top >= 0;
+}
+
+/* The mount point of the v2 hierarchy, from our own mount table. */
+static int find_root(void)
+{
+    sb_autofree char *table = sb_read_at(AT_FDCWD, "/proc/self/mountinfo", 4 << 20, NULL);
+    char *save = NULL;
+    for (char *line = table != NULL ? strtok_r(table, "\n", &save) : NULL; line != NULL;
+         line = strtok_r(NULL, "\n", &save)) {
+        char *type = strstr(line, " - cgroup2 ");
+        if (type == NULL)
+            continue;
+        char *at = line;
+        for (int i = 0; i < 4 && at != NULL; i++)
+            at = strchr(at, ' ') != NULL ? strchr(at, ' ') + 1 : NULL;
+        char *end = at != NULL ? strchr(at, ' ') : NULL;
+        if (end == NULL)
+            continue;
+        *end = '\0';
+        return sb_lift(open(at, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    }
+    return -1;
+}
+
+static int put_at(int dir, const char *name, const char *text)
+{
+    sb_autofd int fd = openat(dir, name, O_WRONLY | O_CLOEXEC);
+    return fd < 0 || write(fd, text, strlen(text)) < 0 ? -1 : 0;
+}
+
+void sb_cgroup_start(void)
+{
+    if (sup.mode != SB_MODE_ROOT)
+        return;
+    cg.root = find_root();
+    if (cg.root < 0)
+        return;
+    if ((mkdirat(cg.root, sup.top_name, 0755) == 0 || errno == EEXIST))
+        cg.top = sb_lift(openat(cg.root, sup.top_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    /* cgroup.kill came with Linux 5.14: without it the leaves are of no use. */
+    if (cg.top < 0 || faccessat(cg.top, "cgroup.kill", W_OK, 0) < 0) {
+        sb_close(&cg.top);
+        sb_close(&cg.root);
+        return;
+    }
+    if (mkdirat(cg.top, "self", 0755) == 0 || errno == EEXIST)
+        put_at(cg.top, "self/cgroup.procs", "0");
+}
+
+void sb_cgroup_leave(void)
+{
+    if (cg.top < 0)
+        return;
+    put_at(cg.root, "cgroup.procs", "0");
+    unlinkat(cg.top, "self", AT_REMOVEDIR);
+    unlinkat(cg.root, sup.top_name, AT_REMOVEDIR);
+    sb_close(&cg.top);
+}
+
+static int add_leaves(struct sb_cgroup *g)
+{
+    for (int i = 0; i < SB_LEAVES_FIRST; i++) {
+        char path[48];
+        if (g->leaves >= SB_LEAVES_MAX) {
+            errno = EMFILE;
+            return -1;
+        }
+        snprintf(path, sizeof path, "%d", g->leaves);
+        if (mkdirat(g->dir, path, 0755) < 0)
+            return -1;
+        g->leaves++;
+        static const struct {
+            const char *name;
+            int flags;
+        } file[2] = {{"cgroup.procs", O_RDWR}, {"cgroup.kill", O_WRONLY}};
+        for (int k = 0; k < 2; k++) {
+            snprintf(path, sizeof path, "%d/%s", g->leaves - 1, file[k].name);
+            int fd = sb_lift(openat(g->dir, path, file[k].flags | O_CLOEXEC));
+            if (fd < 0)
+                return -1;
+            g->pair[g->npair++] = fd;
+        }
+    }
+    return 0;
+}
+
+int sb_cgroup_make(struct sb_cgroup *g)
+{
+    uint64_t r;
+    memset(g, 0, sizeof *g);
+    g->dir = -1;
+    if (cg.top < 0)
+        return 0;
+    sb_random(&r, sizeof r);
+    snprintf(g->name, sizeof g->name, "%016llx", (unsigned long long)r);
+    if (mkdirat(cg.top, g->name, 0755) < 0) {
+        g->name[0] = '\0';
+        return -1;
+    }
+    g->dir = sb_lift(openat(cg.top, g->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (g->dir < 0 || add_leaves(g) < 0) {
+        int err = errno;
+        sb_cgroup_remove(g);
+        errno = err;
+        return -1;
+    }
+    return 0;
+}
+
+int sb_cgroup_more(struct sb_cgroup *g)
+{
+    if (g->dir < 0) {
+        errno = ENOENT;
+        return -1;
+    }
+    sb_cgroup_unpair(g);
+    if (add_leaves(g) == 0)
+        return 0;
+    int err = errno;
+    sb_cgroup_unpair(g);
+    errno = err;
+    return -1;
+}
+
+void sb_cgroup_unpair(struct sb_cgroup *g)
+{
+    while (g->npair > 0)
+        sb_close(&g->pair[--g->npair]);
+}
+
+int sb_cgroup_open(struct sb_cgroup *g, const char *name)
+{
+    memset(g, 0, sizeof *g);
+    g->dir = -1;
+    if (cg.top < 0 || *name == '\0')
+        return 0;
+    g->dir = sb_lift(openat(cg.top, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (g->dir < 0)
+        return -1;
+    snprintf(g->name, sizeof g->name, "%s", name);
+    char leaf[16];
+    do
+        snprintf(leaf, sizeof leaf, "%d", g->leaves);
+    while (faccessat(g->dir, leaf, F_OK, 0) == 0 && ++g->leaves < SB_LEAVES_MAX);
+    return 0;
+}
+
+void sb_cgroup_kill(struct sb_cgroup *g)
+{
+    if (g->dir >= 0)
+        put_at(g->dir, "cgroup.kill", "1");
+}
+
+/* Only a level below is ours: nobody inside can make groups. */
+static int remove_group(const char *name, int leaves)
+{
+    char path[300];
+    while (leaves-- > 0) {
+        snprintf(path, sizeof path, "%s/%d", name, leaves);
+        if (unlinkat(cg.top, path, AT_REMOVEDIR) < 0 && errno != ENOENT)
+            return -1;
+    }
+    return unlinkat(cg.top, name, AT_REMOVEDIR);
+}
+
+void sb_cgroup_remove(struct sb_cgroup *g)
+{
+    sb_cgroup_unpair(g);
+    sb_close(&g->dir);
+    if (g->name[0] == '\0')
+        return;
+    if (remove_group(g->name, g->leaves) < 0 && errno != ENOENT) {
+        char dead[48];
+        /* Groups cannot be renamed: the mark is a leaf of a name no live group has. */
+        snprintf(dead, sizeof dead, "%s/dead", g->name);
+        mkdirat(cg.top, dead, 0755);
+        cg.unswept = true;
+    }
+    g->name[0] = '\0';
+}
+
+bool sb_cgroup_unswept(void)
+{
+    return cg.unswept;
+}
+
+void sb_cgroup_sweep(bool (*kept)(const char *name))
+{
+    if (cg.top < 0)
+        return;
+    int dup = openat(cg.top, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = dup >= 0 ? fdopendir(dup) : NULL;
+    if (d == NULL) {
+        sb_close(&dup);
+        return;
+    }
+    cg.unswept = false;
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        char path[300];
+        if (e->d_type != DT_DIR || e->d_name[0] == '.' || strcmp(e->d_name, "self") == 0)
+            continue;
+        snprintf(path, sizeof path, "%s/dead", e->d_name);
+        bool dead = unlinkat(cg.top, path, AT_REMOVEDIR) == 0;
+        if (!dead && (kept == NULL || kept(e->d_name)))
+            continue;
+        snprintf(path, sizeof path, "%s/cgroup.kill", e->d_name);
+        put_at(cg.top, path, "1");
+        if (remove_group(e->d_name, SB_LEAVES_MAX) < 0) {
+            snprintf(path, sizeof path, "%s/dead", e->d_name);
+            mkdirat(cg.top, path, 0755);
+            cg.unswept = true;
+        }
+    }
+    closedir(d);
+}

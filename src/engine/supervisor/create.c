@@ -1,0 +1,185 @@
+/* The request for a new sandbox: every field checked. What this machine cannot enforce is refused,
+ * never ignored. */
+#include "create.h"
+
+#include <errno.h>
+#include <string.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include "template.h"
+
+enum { LIFETIME_DEFAULT_MS = 3600000, PROCESSES_DEFAULT = 1024, PROCESSES_MAX = 1 << 22 };
+
+static int invalid(struct sb_failure *f, const char *what, const char *why)
+{
+    return sb_failed(f, "InvalidArgument", 0, what, "%s: %s", what, why);
+}
+
+static int take_id(const struct sb_wire_in *in, char id[SB_ID_MAX + 1], struct sb_failure *f)
+{
+    struct sb_field_view v;
+    if (!sb_read_find(&in->fields, SB_F_ID, &v)) {
+        sb_uuid(id);
+    } else {
+        if (!sb_id_valid((const char *)v.data, v.len))
+            return invalid(f, "id", "1 to 128 letters, digits, dots, dashes, underscores");
+        memcpy(id, v.data, v.len);
+        id[v.len] = '\0';
+    }
+    return sb_box_find(id) == NULL
+               ? 0
+               : sb_failed(f, "AlreadyExists", EEXIST, "id", "sandbox %s exists already", id);
+}
+
+/* Fields that name what this engine does not do. */
+static int refuse(const struct sb_wire_in *in, struct sb_failure *f)
+{
+    static const struct {
+        uint16_t tag;
+        const char *name;
+    } number[] = {{SB_F_LIMIT_MEMORY, "limits.memory"},
+                  {SB_F_LIMIT_DISK, "limits.disk"},
+                  {SB_F_AUTO_RESUME, "auto_resume"}};
+    struct sb_field_view v;
+    for (size_t i = 0; i < sizeof number / sizeof *number; i++)
+        if (sb_read_u64(&in->fields, number[i].tag, 0) != 0)
+            return sb_failed(f, "Unsupported", 0, number[i].name, "%s is not there on the local engine",
+                             number[i].name);
+    if (sb_read_find(&in->fields, SB_F_NETWORK, &v) && v.len != 0 &&
+        (v.len != 4 || memcmp(v.data, "deny", 4) != 0))
+        return sb_failed(f, "Unsupported", 0, "network", "only network = \"deny\" is there so far");
+    return 0;
+}
+
+static int take_template(struct sb_record *r, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    if (sb_wire_string(&in->fields, SB_F_TEMPLATE, 256, &r->template) < 0)
+        return invalid(f, "template", "not a name");
+    if (sb_wire_string(&in->fields, SB_F_ROOTFS, 4095, &r->rootfs) < 0)
+        return invalid(f, "rootfs", "not a path");
+    if (r->rootfs != NULL && r->template != NULL && *r->template != '\0')
+        return invalid(f, "rootfs", "either a rootfs or a template");
+    if (r->rootfs != NULL) {
+        struct sb_template t;
+        if (sb_template_open(&t, "", r->rootfs, f) < 0)
+            return -1;
+        sb_template_close(&t);
+        return 0;
+    }
+    if (r->template == NULL && (r->template = strdup("base")) == NULL)
+        return sb_failed(f, NULL, ENOMEM, "create", "memory");
+    if (strcmp(r->template, "base") != 0)
+        return sb_failed(f, "NotFound", ENOENT, "template", "there is no template %s", r->template);
+    r->base = strdup(sb_base.name);
+    return r->base != NULL ? 0 : sb_failed(f, NULL, ENOMEM, "create", "memory");
+}
+
+static int take_lists(struct sb_box *b, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_reader walk = in->fields;
+    struct sb_field_view v;
+    while (sb_read_field(&walk, &v) == 1) {
+        if (v.tag != SB_F_LABEL && v.tag != SB_F_ENV)
+            continue;
+        bool label = v.tag == SB_F_LABEL;
+        const char *sign = memchr(v.data, '=', v.len);
+        if (memchr(v.data, 0, v.len) != NULL || sign == NULL || sign == (const char *)v.data)
+            return invalid(f, label ? "labels" : "env", "not of the form name=value");
+        struct sb_list *l = label ? &b->rec.labels : &b->env;
+        if (sb_list_add(l, v.data, v.len) < 0 || b->rec.labels.len > SB_LISTS_MAX)
+            return sb_failed(f, "LimitExceeded", 0, label ? "labels" : "env", "%s are too large",
+                             label ? "labels" : "environment variables");
+    }
+    return 0;
+}
+
+static bool names_root(const char *user)
+{
+    return strcmp(user, "root") == 0 || strcmp(user, "0") == 0 || strncmp(user, "0:", 2) == 0 ||
+           strncmp(user, "root:", 5) == 0;
+}
+
+static int take_identity(struct sb_record *r, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    if (sb_wire_string(&in->fields, SB_F_USER, 256, &r->user) < 0)
+        return invalid(f, "user", "not a user name");
+    if (sb_wire_string(&in->fields, SB_F_CWD, 4095, &r->cwd) < 0)
+        return invalid(f, "cwd", "not a path");
+    if (sb_wire_string(&in->fields, SB_F_HOSTNAME, 64, &r->hostname) < 0)
+        return invalid(f, "hostname", "not a host name");
+    for (const char *h = r->hostname; h != NULL && *h != '\0'; h++)
+        if (strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-", *h) == NULL)
+            return invalid(f, "hostname", "letters, digits, dots and dashes only");
+    r->allow_setuid = sb_read_u64(&in->fields, SB_F_ALLOW_SETUID, 0) != 0;
+    if (sup.mode == SB_MODE_SINGLE && r->user != NULL && names_root(r->user))
+        return sb_failed(f, "Unsupported", 0, "user",
+                         "user root needs sub-ids (/etc/subuid, /etc/subgid, newuidmap)");
+    if (sup.mode == SB_MODE_SINGLE && r->allow_setuid)
+        return sb_failed(f, "Unsupported", 0, "allow_setuid", "allow_setuid needs sub-ids");
+    return 0;
+}
+
+static int take_life(struct sb_record *r, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_field_view v;
+    uint64_t ms = sb_read_u64(&in->fields, SB_F_LIFETIME_MS, LIFETIME_DEFAULT_MS);
+    if (ms > SB_LIFETIME_MAX_MS)
+        return invalid(f, "lifetime", "too long");
+    r->lifetime_ms = (int64_t)ms;
+    r->owned = sb_read_u64(&in->fields, SB_F_OWNED, 0) != 0;
+    r->destroy_on_expiry = r->owned;
+    if (!sb_read_find(&in->fields, SB_F_ON_EXPIRY, &v) || v.len == 0)
+        return 0;
+    if (v.len == 5 && memcmp(v.data, "pause", 5) == 0)
+        return sb_failed(f, "Unsupported", 0, "on_expiry",
+                         "on_expiry = \"pause\" keeps memory, which is not there yet; "
+                         "\"pause_disk\" is");
+    if (v.len == 7 && memcmp(v.data, "destroy", 7) == 0)
+        r->destroy_on_expiry = true;
+    else if (v.len == 10 && memcmp(v.data, "pause_disk", 10) == 0)
+        r->destroy_on_expiry = false;
+    else
+        return invalid(f, "on_expiry", "\"pause_disk\", \"destroy\" or \"pause\"");
+    return 0;
+}
+
+static int take_limits(struct sb_record *r, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct rlimit now;
+    getrlimit(RLIMIT_NOFILE, &now);
+    r->limit_processes = sb_read_u64(&in->fields, SB_F_LIMIT_PROCESSES, PROCESSES_DEFAULT);
+    r->limit_files = sb_read_u64(&in->fields, SB_F_LIMIT_FILES, now.rlim_max);
+    r->limit_commands = sb_read_u64(&in->fields, SB_F_LIMIT_COMMANDS, 0);
+    if (r->limit_processes < 2 || r->limit_processes > PROCESSES_MAX)
+        return invalid(f, "limits.processes", "at least 2 (pid 1 is one)");
+    if (r->limit_files < 16)
+        return invalid(f, "limits.files", "at least 16");
+    if (r->limit_files > now.rlim_max)
+        return sb_failed(f, "Unsupported", 0, "limits.files",
+                         "this machine allows %llu open files a process at most",
+                         (unsigned long long)now.rlim_max);
+    return 0;
+}
+
+struct sb_box *sb_create_parse(const struct sb_wire_in *in, struct sb_failure *f)
+{
+    char id[SB_ID_MAX + 1];
+    if (take_id(in, id, f) < 0 || refuse(in, f) < 0)
+        return NULL;
+    struct sb_box *b = sb_box_new(id);
+    if (b == NULL) {
+        sb_failed(f, NULL, ENOMEM, "create", "memory");
+        return NULL;
+    }
+    b->rec.state = SB_BOX_CREATING;
+    b->rec.created_ms = sb_wall_ms();
+    b->fresh = true;
+    if (take_template(&b->rec, in, f) < 0 || take_lists(b, in, f) < 0 ||
+        take_identity(&b->rec, in, f) < 0 || take_life(&b->rec, in, f) < 0 ||
+        take_limits(&b->rec, in, f) < 0) {
+        sb_box_forget(b);
+        return NULL;
+    }
+    return b;
+}

@@ -1,0 +1,50 @@
+/* Failures: their kinds and texts. */
+#include "fail.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *kind_of(int err)
+{
+    switch (err) {
+    case ENOENT:
+        return "NotFound";
+    case EEXIST:
+        return "AlreadyExists";
+    case ENOSPC:
+    case EDQUOT:
+        return "NoSpace";
+    case EPERM:
+    case EACCES:
+        return "PermissionDenied";
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case EAGAIN:
+    case EUSERS:
+        return "LimitExceeded";
+    default:
+        return "Platform";
+    }
+}
+
+int sb_failed(struct sb_failure *f, const char *kind, int err, const char *step, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    f->kind = kind != NULL ? kind : kind_of(err);
+    f->err = err;
+    f->step = step;
+    int n = vsnprintf(f->message, sizeof f->message, fmt, ap);
+    va_end(ap);
+    if (kind == NULL && n >= 0 && (size_t)n < sizeof f->message)
+        snprintf(f->message + n, sizeof f->message - (size_t)n, ": %s", strerror(err));
+    return -1;
+}
+
+int sb_failed_errno(struct sb_failure *f, const char *step, const char *what)
+{
+    return sb_failed(f, NULL, errno, step, "%s", what);
+}

@@ -1,0 +1,193 @@
+/* The control channel to a sandbox's pid 1. What comes from there is hostile: anything out of order
+ * kills the sandbox, and nothing is ever waited for. */
+#include "box.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "slot.h"
+#include "wire.h"
+
+enum { PER_TURN = 8, REQ_INIT = 1, REQ_STOP = 2, KILL_PATIENCE_MS = 10000 };
+
+void sb_guest_kill(struct sb_box *b, const char *cause)
+{
+    if (cause != NULL && b->why.kind == NULL)
+        sb_failed(&b->why, "NotRunning", 0, "pid 1", "%s", cause);
+    if (b->proc.fd < 0)
+        return;
+    sb_loop_drop(&b->guest);
+    b->dying = true;
+    b->step_due_ms = sb_real_ms() + KILL_PATIENCE_MS;
+    sb_cgroup_kill(&b->group);
+    pidfd_send_signal(b->proc.fd, SIGKILL, NULL, 0);
+}
+
+static int send_init(struct sb_box *b)
+{
+    struct sb_wire_big big;
+    if (sb_wire_big_begin(&big, b->env.len * 9 + 16384, SB_G_INIT, REQ_INIT) < 0)
+        return -1;
+    struct sb_packer *p = &big.p;
+    sb_pack_u64(p, SB_F_VERSION, SB_PROTO_VERSION);
+    sb_pack_str(p, SB_F_BOOT, b->rec.boot);
+    if (b->rec.user != NULL)
+        sb_pack_str(p, SB_F_USER, b->rec.user);
+    if (b->rec.cwd != NULL)
+        sb_pack_str(p, SB_F_CWD, b->rec.cwd);
+    sb_pack_u64(p, SB_F_EPOCH, b->rec.epoch);
+    if (b->rec.limit_commands != 0)
+        sb_pack_u64(p, SB_F_LIMIT_COMMANDS, b->rec.limit_commands);
+    sb_pack_u64(p, SB_F_ALLOW_SETUID, b->rec.allow_setuid);
+    for (const char *e = NULL; (e = sb_list_next(&b->env, e)) != NULL;)
+        sb_pack_str(p, SB_F_ENV, e);
+    int rc = sb_wire_big_send(b->guest.fd, &big, b->group.pair, b->group.npair);
+    sb_wire_big_free(&big);
+    sb_cgroup_unpair(&b->group);
+    free(b->env.data);
+    b->env = (struct sb_list){NULL, 0};
+    return rc;
+}
+
+/* The record is written once INIT is on its way, before it is answered: a supervisor that dies here
+ * leaves either nothing or a sandbox that its successor can use. */
+static void booted(struct sb_box *b)
+{
+    sb_birth_give(b->birth);
+    b->birth = NULL;
+    sb_slot_booted(b->rec.boot);
+    if (send_init(b) < 0) {
+        sb_guest_kill(b, "it does not read its set-up");
+        return;
+    }
+    b->rec.state = SB_BOX_RUNNING;
+    b->rec.kept_disk = false;
+    b->rec.started_ms = sb_wall_ms();
+    free(b->rec.cause);
+    b->rec.cause = NULL;
+    sb_life_set(b, b->rec.lifetime_ms); /* writes the record */
+}
+
+static void initialised(struct sb_box *b)
+{
+    b->step_due_ms = 0;
+    b->fresh = false;
+    sb_box_settle(b, NULL);
+}
+
+static void give_leaves(struct sb_box *b)
+{
+    unsigned char buf[64];
+    struct sb_packer p;
+    if (sb_cgroup_more(&b->group) < 0)
+        return; /* it goes on without: commands then share a group */
+    sb_pack_begin(&p, buf, sizeof buf, SB_G_LEAVES, 0, 0);
+    sb_wire_send(b->guest.fd, &p, b->group.pair, b->group.npair);
+    sb_cgroup_unpair(&b->group);
+}
+
+static void handle(struct sb_box *b, const struct sb_wire_in *in)
+{
+    switch (in->head.type) {
+    case SB_G_HELLO:
+        if (b->greeted) {
+            sb_guest_kill(b, "it said hello twice");
+            return;
+        }
+        if (sb_read_u64(&in->fields, SB_F_VERSION, 0) == 0) {
+            sb_guest_kill(b, "its hello names no version");
+            return;
+        }
+        b->greeted = true;
+        if (b->rec.state == SB_BOX_CREATING)
+            booted(b);
+        else if (b->rec.state == SB_BOX_RUNNING)
+            b->step_due_ms = 0;
+        return;
+    case SB_G_NEED_LEAVES:
+        if (b->greeted)
+            give_leaves(b);
+        return;
+    case SB_REPLY:
+    case SB_ERROR:
+        if (in->head.req == REQ_INIT && b->rec.state == SB_BOX_RUNNING && b->greeted) {
+            if (in->head.type == SB_ERROR)
+                sb_guest_kill(b, "it refused its set-up");
+            else
+                initialised(b);
+        } else if (in->head.req == REQ_STOP && b->rec.state == SB_BOX_STOPPING) {
+            sb_guest_kill(b, NULL);
+        }
+        return;
+    default:
+        sb_guest_kill(b, "it sent a message of an unknown type");
+    }
+}
+
+static void guest_ready(struct sb_source *src, uint32_t events)
+{
+    struct sb_box *b = SB_OWNER(src, struct sb_box, guest);
+    struct sb_wire_in in;
+    (void)events;
+    for (int i = 0; i < PER_TURN && b->guest.fd >= 0; i++) {
+        int rc = sb_wire_receive(b->guest.fd, &in, 0);
+        if (rc == 0)
+            return;
+        if (rc == -2) {
+            sb_guest_kill(b, "it sent something that is no message");
+            return;
+        }
+        if (rc < 0) {
+            /* It closed its end, or it ended: the pidfd tells, or the kill makes it tell. */
+            sb_guest_kill(b, b->birth != NULL ? NULL : "it closed its control channel");
+            return;
+        }
+        handle(b, &in);
+        sb_wire_done(&in);
+    }
+}
+
+int sb_guest_attach(struct sb_box *b, int fd)
+{
+    b->greeted = false;
+    return sb_loop_add(&b->guest, fd, EPOLLIN, guest_ready);
+}
+
+int sb_guest_connect(struct sb_box *b, struct sb_failure *f)
+{
+    unsigned char buf[64];
+    struct sb_packer p;
+    int pair[2];
+    if (b->guest.fd < 0)
+        return sb_failed(f, "NotRunning", 0, "connect", "sandbox %s is ending", b->rec.id);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+        return sb_failed_errno(f, "connect", "socketpair");
+    sb_pack_begin(&p, buf, sizeof buf, SB_G_CONN, 0, 0);
+    sb_pack_u64(&p, SB_F_EPOCH, b->rec.epoch);
+    int rc = sb_wire_send(b->guest.fd, &p, &pair[1], 1);
+    int err = errno;
+    close(pair[1]);
+    if (rc == 0)
+        return pair[0];
+    close(pair[0]);
+    return sb_failed(f, err == EAGAIN ? "Busy" : "NotRunning", err, "connect",
+                     "pid 1 of sandbox %s takes no connections", b->rec.id);
+}
+
+int sb_guest_stop(struct sb_box *b, uint32_t grace_ms)
+{
+    unsigned char buf[64];
+    struct sb_packer p;
+    if (b->guest.fd < 0)
+        return -1;
+    sb_pack_begin(&p, buf, sizeof buf, SB_G_STOP, REQ_STOP, 0);
+    sb_pack_u64(&p, SB_F_GRACE_MS, grace_ms);
+    return sb_wire_send(b->guest.fd, &p, NULL, 0);
+}

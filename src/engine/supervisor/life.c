@@ -1,0 +1,243 @@
+/* How sandboxes end: destruction, pause, expiry, owner's death, failure; and when the supervisor
+ * itself has nothing left to do. */
+#include "life.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "box.h"
+#include "conn.h"
+#include "slot.h"
+#include "trash.h"
+
+enum { STOP_GRACE_MS = 1000, STOP_PATIENCE_MS = 10000, SWEEP_MS = 500 };
+
+static void set_cause(struct sb_box *b, const char *text)
+{
+    free(b->rec.cause);
+    b->rec.cause = strdup(text); /* NULL: an end without a cause */
+}
+
+void sb_life_set(struct sb_box *b, int64_t lifetime_ms)
+{
+    b->rec.lifetime_ms = lifetime_ms;
+    b->rec.deadline_ms = lifetime_ms > 0 ? sb_now_ms() + lifetime_ms : 0;
+    b->rec.ends_ms = lifetime_ms > 0 ? sb_wall_ms() + lifetime_ms : 0;
+    sb_box_save(b);
+}
+
+/* The directory goes to the trash: from here on the id is free. */
+void sb_life_remove(struct sb_box *b)
+{
+    if (sb_trash_put(sup.boxes, b->rec.id) < 0 && errno != ENOENT) {
+        struct sb_failure f;
+        sb_failed_errno(&f, "trash", "cannot remove the sandbox's directory");
+        b->rec.state = SB_BOX_FAILED;
+        set_cause(b, f.message);
+        sb_box_settle(b, &f);
+    }
+}
+
+static void remove_and_forget(struct sb_box *b)
+{
+    sb_life_remove(b);
+    if (b->rec.state == SB_BOX_FAILED && sb_box_dir_exists(b))
+        return;
+    /* Who waited for something else than its end learns that there is no such sandbox. */
+    struct sb_waiter *list = b->waiters, *rest = NULL;
+    b->waiters = NULL;
+    while (list != NULL) {
+        struct sb_waiter *w = list, **to = w->type == SB_S_DESTROY ? &b->waiters : &rest;
+        list = w->next;
+        w->next = *to;
+        *to = w;
+    }
+    sb_box_settle(b, NULL);
+    b->waiters = rest;
+    struct sb_failure f;
+    sb_failed(&f, "NotFound", 0, "destroyed", "sandbox %s was destroyed", b->rec.id);
+    sb_box_settle(b, &f);
+    sb_box_forget(b);
+}
+
+void sb_life_destroy(struct sb_box *b)
+{
+    b->goal = SB_GOAL_DESTROY;
+    if (b->proc.fd >= 0)
+        sb_guest_kill(b, NULL);
+    else
+        remove_and_forget(b);
+}
+
+int sb_life_pause(struct sb_box *b, struct sb_failure *f)
+{
+    if (b->rec.state != SB_BOX_RUNNING || b->dying)
+        return sb_failed(f, "NotRunning", 0, "pause", "sandbox %s is ending", b->rec.id);
+    b->goal = SB_GOAL_PAUSE;
+    b->rec.state = SB_BOX_STOPPING;
+    b->step_due_ms = sb_real_ms() + STOP_PATIENCE_MS;
+    if (sb_guest_stop(b, STOP_GRACE_MS) < 0)
+        sb_guest_kill(b, NULL);
+    return 0;
+}
+
+/* A create or resume that did not come to be. */
+static void settle_failed_start(struct sb_box *b, const struct sb_failure *why, bool resumed)
+{
+    struct sb_failure f = *why;
+    if (f.kind == NULL || strcmp(f.kind, "NotRunning") == 0)
+        f.kind = "Platform";
+    if (!resumed) {
+        sb_life_remove(b);
+        sb_box_settle(b, &f);
+        sb_box_forget(b);
+        return;
+    }
+    b->rec.state = SB_BOX_PAUSED;
+    b->rec.kept_disk = true;
+    set_cause(b, f.message);
+    sb_box_save(b);
+    sb_box_settle(b, &f);
+}
+
+void sb_life_ended(struct sb_box *b)
+{
+    struct sb_failure why = b->why;
+    bool booting = b->rec.state == SB_BOX_CREATING, fresh = b->fresh;
+    enum sb_goal goal = b->goal;
+
+    sb_loop_drop(&b->proc);
+    sb_loop_drop(&b->guest);
+    sb_cgroup_kill(&b->group);
+    sb_cgroup_remove(&b->group);
+    sb_slot_reserve(b->rec.range, false);
+    if (b->birth != NULL)
+        sb_slot_booted(b->rec.boot);
+    sb_birth_give(b->birth);
+    b->birth = NULL;
+    b->rec.range = -1;
+    b->rec.group[0] = '\0';
+    memset(&b->rec.pid1, 0, sizeof b->rec.pid1);
+    memset(&b->why, 0, sizeof b->why);
+    b->goal = SB_GOAL_NONE;
+    b->step_due_ms = 0;
+    b->dying = b->fresh = false;
+    b->rec.deadline_ms = b->rec.ends_ms = 0;
+    if (why.kind == NULL)
+        sb_failed(&why, "NotRunning", 0, "pid 1", "pid 1 ended");
+
+    if (goal == SB_GOAL_DESTROY) {
+        remove_and_forget(b);
+    } else if (fresh || booting) {
+        settle_failed_start(b, &why, !fresh);
+    } else if (goal == SB_GOAL_PAUSE) {
+        b->rec.state = SB_BOX_PAUSED;
+        b->rec.kept_disk = true;
+        sb_box_save(b);
+        sb_box_settle(b, NULL);
+    } else {
+        b->rec.state = SB_BOX_FAILED;
+        set_cause(b, why.message);
+        sb_box_save(b);
+        sb_box_settle(b, &why);
+    }
+}
+
+static void owner_ready(struct sb_source *src, uint32_t events)
+{
+    (void)events;
+    struct sb_box *b = SB_OWNER(src, struct sb_box, owner);
+    sb_loop_drop(src);
+    sb_life_destroy(b);
+}
+
+void sb_life_watch_owner(struct sb_box *b, int pidfd)
+{
+    /* One that cannot be watched counts as gone: what it owns must not outlive it. */
+    if (pidfd < 0 || sb_loop_add(&b->owner, pidfd, EPOLLIN, owner_ready) < 0)
+        sb_life_destroy(b);
+}
+
+struct tick {
+    int64_t now, due; /* real time */
+    bool needed;
+};
+
+static void expire(struct sb_box *b)
+{
+    struct sb_failure f;
+    set_cause(b, "its lifetime ended");
+    b->rec.deadline_ms = 0;
+    if (b->rec.destroy_on_expiry)
+        sb_life_destroy(b);
+    else if (sb_life_pause(b, &f) < 0)
+        sb_guest_kill(b, NULL);
+}
+
+static void patience_ended(struct sb_box *b)
+{
+    b->step_due_ms = 0;
+    if (!b->dying) {
+        sb_guest_kill(b, b->goal == SB_GOAL_NONE ? "it did not say hello in time" : NULL);
+        return;
+    }
+    /* SIGKILL does not reach it: it hangs in the kernel. The id stays taken until it ends. */
+    struct sb_failure f;
+    sb_failed(&f, "Busy", 0, "kill", "sandbox %s is stuck in the kernel", b->rec.id);
+    sb_box_settle(b, &f);
+}
+
+static void tick_box(struct sb_box *b, void *arg)
+{
+    struct tick *t = arg;
+    bool live = b->proc.fd >= 0;
+    if (live && b->step_due_ms != 0 && b->step_due_ms <= t->now)
+        patience_ended(b);
+    int64_t end = b->rec.deadline_ms - sup.clock_offset_ms;
+    if (live && b->rec.state == SB_BOX_RUNNING && b->rec.deadline_ms != 0 && end <= t->now && !b->dying) {
+        expire(b);
+        t->needed = true;
+        t->due = t->now; /* the box may be gone: look again at once */
+        return;
+    }
+    if (live && b->step_due_ms != 0 && b->step_due_ms < t->due)
+        t->due = b->step_due_ms;
+    if (live && b->rec.state == SB_BOX_RUNNING && b->rec.deadline_ms != 0 && end < t->due)
+        t->due = end;
+    if (live && (b->rec.state != SB_BOX_RUNNING || b->rec.owned || b->rec.deadline_ms != 0 || b->dying))
+        t->needed = true;
+}
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+int64_t sb_life_tick(void)
+{
+    static int64_t idle_since = -1, swept;
+    struct tick t = {sb_real_ms(), INT64_MAX, false};
+    sb_box_each(tick_box, &t);
+    if (sb_cgroup_unswept() && t.now - swept >= SWEEP_MS) {
+        sb_cgroup_sweep(NULL);
+        swept = t.now;
+    }
+    if (sb_cgroup_unswept())
+        t.due = earlier(t.due, swept + SWEEP_MS);
+    t.due = earlier(t.due, earlier(sb_trash_due_ms(), sb_slot_due_ms()));
+
+    int64_t now = sb_now_ms();
+    if (t.needed || sb_conn_count() > 0) {
+        idle_since = -1;
+    } else {
+        if (idle_since < 0)
+            idle_since = now;
+        if (now - idle_since >= (int64_t)sup.linger_ms)
+            sup.leaving = true;
+        t.due = earlier(t.due, idle_since + (int64_t)sup.linger_ms - sup.clock_offset_ms);
+    }
+    return t.due;
+}

@@ -1,0 +1,114 @@
+/* The event loop: waits for descriptors and for the next deadline, does idle work in between. */
+#include "loop.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "life.h"
+#include "slot.h"
+#include "sup.h"
+#include "trash.h"
+
+enum { BATCH = 32, GRAVES = 256 };
+
+static struct {
+    int epoll;
+    struct sb_source timer;
+    void *grave[GRAVES];
+    int graves;
+} loop = {.epoll = -1, .timer = {.fd = -1}};
+
+static void timer_ready(struct sb_source *src, uint32_t events)
+{
+    uint64_t times;
+    (void)events;
+    (void)!read(src->fd, &times, sizeof times);
+}
+
+int sb_loop_open(void)
+{
+    loop.epoll = sb_lift(epoll_create1(EPOLL_CLOEXEC));
+    if (loop.epoll < 0)
+        return -1;
+    int fd = sb_lift(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
+    return fd < 0 ? -1 : sb_loop_add(&loop.timer, fd, EPOLLIN, timer_ready);
+}
+
+int sb_loop_add(struct sb_source *src, int fd, uint32_t events,
+                void (*ready)(struct sb_source *, uint32_t))
+{
+    struct epoll_event ev = {.events = events, .data.ptr = src};
+    src->fd = -1;
+    src->ready = ready;
+    if (epoll_ctl(loop.epoll, EPOLL_CTL_ADD, fd, &ev) < 0) {
+        sb_close_at(&fd);
+        return -1;
+    }
+    src->fd = fd;
+    return 0;
+}
+
+void sb_loop_want(struct sb_source *src, uint32_t events)
+{
+    struct epoll_event ev = {.events = events, .data.ptr = src};
+    epoll_ctl(loop.epoll, EPOLL_CTL_MOD, src->fd, &ev);
+}
+
+void sb_loop_drop(struct sb_source *src)
+{
+    if (src->fd < 0)
+        return;
+    /* Explicitly: a copy of the descriptor in a cloned process would keep the registration. */
+    epoll_ctl(loop.epoll, EPOLL_CTL_DEL, src->fd, NULL);
+    sb_close(&src->fd);
+}
+
+void sb_loop_bury(void *memory)
+{
+    if (loop.graves < GRAVES)
+        loop.grave[loop.graves++] = memory; /* a batch of 32 events cannot fill it: else it leaks */
+}
+
+static void arm_timer(int64_t due_ms)
+{
+    struct itimerspec t = {{0, 0}, {0, 0}};
+    static int64_t armed = -1;
+    if (due_ms == armed)
+        return;
+    armed = due_ms;
+    if (due_ms != INT64_MAX) {
+        if (due_ms < 1)
+            due_ms = 1;
+        t.it_value.tv_sec = due_ms / 1000;
+        t.it_value.tv_nsec = due_ms % 1000 * 1000000;
+    }
+    timerfd_settime(loop.timer.fd, TFD_TIMER_ABSTIME, &t, NULL);
+}
+
+void sb_loop_run(void)
+{
+    struct epoll_event ev[BATCH];
+    while (!sup.leaving) {
+        arm_timer(sb_life_tick());
+        if (sup.leaving)
+            break;
+        int busy = sb_slot_wanted() || sb_trash_wanted();
+        int n = epoll_wait(loop.epoll, ev, BATCH, busy ? 0 : -1);
+        for (int i = 0; i < n; i++) {
+            struct sb_source *src = ev[i].data.ptr;
+            if (src->fd >= 0)
+                src->ready(src, ev[i].events);
+        }
+        while (loop.graves > 0)
+            free(loop.grave[--loop.graves]);
+        if (n > 0 || !busy)
+            continue;
+        if (sb_slot_wanted())
+            sb_slot_refill();
+        else
+            sb_trash_start();
+    }
+}

@@ -1,0 +1,279 @@
+/* Records: wire fields behind a 16-byte header, replaced by rename. Fields that no caller sees have
+ * tags from 1000 on. */
+#include "record.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { RECORD_VERSION = 1, RECORD_MAX = 1 << 20 };
+
+enum private_tag {
+    T_STATE = 1000, T_BASE, T_ROOTFS, T_ALLOW_SETUID, T_HOSTNAME, T_HOST_BOOT, T_GROUP, T_DEADLINE,
+    T_RANGE, T_SUB_UID, T_SUB_GID, T_SUB_COUNT, T_MODE, T_PID1, T_OWNER, T_KEPT,
+};
+
+struct header {
+    char magic[8];
+    uint32_t version, crc;
+};
+
+int sb_list_add(struct sb_list *l, const void *s, size_t n)
+{
+    if (l->len + n + 1 > SB_ENV_MAX)
+        return -1;
+    char *more = realloc(l->data, l->len + n + 1);
+    if (more == NULL)
+        return -1;
+    memcpy(more + l->len, s, n);
+    more[l->len + n] = '\0';
+    l->data = more;
+    l->len += n + 1;
+    return 0;
+}
+
+const char *sb_list_next(const struct sb_list *l, const char *at)
+{
+    const char *next = at == NULL ? l->data : at + strlen(at) + 1;
+    return next == NULL || next >= l->data + l->len ? NULL : next;
+}
+
+bool sb_list_has(const struct sb_list *l, const void *s, size_t n)
+{
+    for (const char *e = NULL; (e = sb_list_next(l, e)) != NULL;)
+        if (strlen(e) == n && memcmp(e, s, n) == 0)
+            return true;
+    return false;
+}
+
+void sb_list_remove(struct sb_list *l, const char *entry)
+{
+    size_t n = strlen(entry) + 1;
+    for (const char *e = NULL; (e = sb_list_next(l, e)) != NULL;)
+        if (strcmp(e, entry) == 0) {
+            size_t at = (size_t)(e - l->data);
+            memmove(l->data + at, l->data + at + n, l->len - at - n);
+            l->len -= n;
+            return;
+        }
+}
+
+const char *sb_state_name(enum sb_state s)
+{
+    switch (s) {
+    case SB_BOX_PAUSED:
+        return "paused";
+    case SB_BOX_FAILED:
+        return "failed";
+    default:
+        return "running";
+    }
+}
+
+void sb_record_free(struct sb_record *r)
+{
+    free(r->template);
+    free(r->base);
+    free(r->rootfs);
+    free(r->user);
+    free(r->cwd);
+    free(r->hostname);
+    free(r->cause);
+    free(r->labels.data);
+    free(r->exposed.data);
+    memset(r, 0, sizeof *r);
+}
+
+static void pack_text(struct sb_packer *p, uint16_t tag, const char *s)
+{
+    if (s != NULL && *s != '\0')
+        sb_pack_str(p, tag, s);
+}
+
+static void pack_list(struct sb_packer *p, uint16_t tag, const struct sb_list *l)
+{
+    for (const char *e = NULL; (e = sb_list_next(l, e)) != NULL;)
+        sb_pack_str(p, tag, e);
+}
+
+static void pack_int(struct sb_packer *p, uint16_t tag, int64_t v)
+{
+    sb_pack_u64(p, tag, (uint64_t)v);
+}
+
+static void pack_common(const struct sb_record *r, struct sb_packer *p)
+{
+    sb_pack_str(p, SB_F_ID, r->id);
+    pack_text(p, SB_F_TEMPLATE, r->template);
+    pack_list(p, SB_F_LABEL, &r->labels);
+    pack_list(p, SB_F_EXPOSED, &r->exposed);
+    pack_int(p, SB_F_CREATED_MS, r->created_ms);
+    pack_int(p, SB_F_STARTED_MS, r->started_ms);
+    if (r->ends_ms != 0)
+        pack_int(p, SB_F_ENDS_MS, r->ends_ms);
+    pack_int(p, SB_F_LIFETIME_MS, r->lifetime_ms);
+    sb_pack_str(p, SB_F_ON_EXPIRY, r->destroy_on_expiry ? "destroy" : "pause_disk");
+    sb_pack_u64(p, SB_F_OWNED, r->owned);
+    pack_text(p, SB_F_BOOT, r->boot);
+    sb_pack_u64(p, SB_F_EPOCH, r->epoch);
+    pack_text(p, SB_F_USER, r->user);
+    pack_text(p, SB_F_CWD, r->cwd);
+    pack_text(p, SB_F_CAUSE, r->cause);
+    sb_pack_str(p, SB_F_NETWORK, "deny");
+}
+
+void sb_record_show(const struct sb_record *r, struct sb_packer *p)
+{
+    pack_common(r, p);
+    sb_pack_str(p, SB_F_STATE, sb_state_name(r->state));
+    if (r->kept_disk)
+        sb_pack_str(p, SB_F_KEPT, "disk");
+}
+
+static void pack_ident(struct sb_packer *p, uint16_t tag, const struct sb_ident *id)
+{
+    uint64_t v[3] = {(uint64_t)id->pid, id->inode, id->start};
+    sb_pack_bytes(p, tag, v, sizeof v);
+}
+
+int sb_record_write(const struct sb_record *r, int dir)
+{
+    static unsigned char buf[RECORD_MAX];
+    struct sb_packer p = {buf, sizeof buf, sizeof(struct header), 0};
+    pack_common(r, &p);
+    sb_pack_u64(&p, T_STATE, r->state == SB_BOX_STOPPING ? SB_BOX_RUNNING : r->state);
+    pack_text(&p, T_BASE, r->base);
+    pack_text(&p, T_ROOTFS, r->rootfs);
+    sb_pack_u64(&p, T_ALLOW_SETUID, r->allow_setuid);
+    pack_text(&p, T_HOSTNAME, r->hostname);
+    pack_text(&p, T_HOST_BOOT, r->host_boot);
+    pack_text(&p, T_GROUP, r->group);
+    pack_int(&p, T_DEADLINE, r->deadline_ms);
+    pack_int(&p, T_RANGE, r->range);
+    sb_pack_u64(&p, T_SUB_UID, r->sub_uid);
+    sb_pack_u64(&p, T_SUB_GID, r->sub_gid);
+    sb_pack_u64(&p, T_SUB_COUNT, r->sub_count);
+    sb_pack_u64(&p, T_MODE, r->mode);
+    sb_pack_u64(&p, T_KEPT, r->kept_disk);
+    pack_ident(&p, T_PID1, &r->pid1);
+    pack_ident(&p, T_OWNER, &r->owner);
+    sb_pack_u64(&p, SB_F_LIMIT_PROCESSES, r->limit_processes);
+    sb_pack_u64(&p, SB_F_LIMIT_FILES, r->limit_files);
+    sb_pack_u64(&p, SB_F_LIMIT_COMMANDS, r->limit_commands);
+    if (p.overflow) {
+        errno = EFBIG;
+        return -1;
+    }
+    struct header h = {"SBREC1\0", RECORD_VERSION, 0};
+    h.crc = (uint32_t)sb_hash(buf + sizeof h, p.len - sizeof h, 0);
+    memcpy(buf, &h, sizeof h);
+    if (sb_write_at(dir, "record.new", buf, p.len, 0600) < 0)
+        return -1;
+    return renameat(dir, "record.new", dir, "record");
+}
+
+static int take_text(const struct sb_reader *r, uint16_t tag, char **out)
+{
+    struct sb_field_view f;
+    if (!sb_read_find(r, tag, &f))
+        return 0;
+    *out = strndup((const char *)f.data, f.len);
+    return *out == NULL ? -1 : 0;
+}
+
+static void take_fixed(const struct sb_reader *r, uint16_t tag, char *out, size_t size)
+{
+    struct sb_field_view f;
+    if (sb_read_find(r, tag, &f) && f.len < size) {
+        memcpy(out, f.data, f.len);
+        out[f.len] = '\0';
+    }
+}
+
+static void take_ident(const struct sb_reader *r, uint16_t tag, struct sb_ident *id)
+{
+    struct sb_field_view f;
+    uint64_t v[3];
+    if (!sb_read_find(r, tag, &f) || f.len != sizeof v)
+        return;
+    memcpy(v, f.data, sizeof v);
+    *id = (struct sb_ident){(int64_t)v[0], v[1], v[2]};
+}
+
+static int take_fields(struct sb_record *r, const struct sb_reader *in)
+{
+    struct sb_reader walk = *in;
+    struct sb_field_view f;
+    int rc;
+    while ((rc = sb_read_field(&walk, &f)) == 1) {
+        struct sb_list *l = f.tag == SB_F_LABEL     ? &r->labels
+                            : f.tag == SB_F_EXPOSED ? &r->exposed
+                                                    : NULL;
+        if (l != NULL && sb_list_add(l, f.data, f.len) < 0)
+            return -1;
+    }
+    if (rc < 0)
+        return -1;
+    char *expiry = NULL;
+    if (take_text(in, SB_F_TEMPLATE, &r->template) < 0 || take_text(in, T_BASE, &r->base) < 0 ||
+        take_text(in, T_ROOTFS, &r->rootfs) < 0 || take_text(in, SB_F_USER, &r->user) < 0 ||
+        take_text(in, SB_F_CWD, &r->cwd) < 0 || take_text(in, T_HOSTNAME, &r->hostname) < 0 ||
+        take_text(in, SB_F_CAUSE, &r->cause) < 0 || take_text(in, SB_F_ON_EXPIRY, &expiry) < 0)
+        return -1;
+    r->destroy_on_expiry = expiry != NULL && strcmp(expiry, "destroy") == 0;
+    free(expiry);
+    take_fixed(in, SB_F_BOOT, r->boot, sizeof r->boot);
+    take_fixed(in, T_HOST_BOOT, r->host_boot, sizeof r->host_boot);
+    take_fixed(in, T_GROUP, r->group, sizeof r->group);
+    uint64_t state = sb_read_u64(in, T_STATE, SB_BOX_FAILED);
+    r->state = state > SB_BOX_FAILED ? SB_BOX_FAILED : (enum sb_state)state;
+    r->created_ms = (int64_t)sb_read_u64(in, SB_F_CREATED_MS, 0);
+    r->started_ms = (int64_t)sb_read_u64(in, SB_F_STARTED_MS, 0);
+    r->ends_ms = (int64_t)sb_read_u64(in, SB_F_ENDS_MS, 0);
+    r->lifetime_ms = (int64_t)sb_read_u64(in, SB_F_LIFETIME_MS, 0);
+    r->deadline_ms = (int64_t)sb_read_u64(in, T_DEADLINE, 0);
+    r->epoch = (uint32_t)sb_read_u64(in, SB_F_EPOCH, 0);
+    r->owned = sb_read_u64(in, SB_F_OWNED, 0) != 0;
+    r->allow_setuid = sb_read_u64(in, T_ALLOW_SETUID, 0) != 0;
+    r->kept_disk = sb_read_u64(in, T_KEPT, 0) != 0;
+    r->limit_processes = sb_read_u64(in, SB_F_LIMIT_PROCESSES, 0);
+    r->limit_files = sb_read_u64(in, SB_F_LIMIT_FILES, 0);
+    r->limit_commands = sb_read_u64(in, SB_F_LIMIT_COMMANDS, 0);
+    r->range = (int)sb_read_u64(in, T_RANGE, (uint64_t)-1);
+    r->sub_uid = (uint32_t)sb_read_u64(in, T_SUB_UID, 0);
+    r->sub_gid = (uint32_t)sb_read_u64(in, T_SUB_GID, 0);
+    r->sub_count = (uint32_t)sb_read_u64(in, T_SUB_COUNT, 0);
+    r->mode = (enum sb_mode)sb_read_u64(in, T_MODE, SB_MODE_ROOT);
+    take_ident(in, T_PID1, &r->pid1);
+    take_ident(in, T_OWNER, &r->owner);
+    return 0;
+}
+
+int sb_record_read(struct sb_record *r, int dir, const char *id)
+{
+    size_t n = 0;
+    struct header h;
+    memset(r, 0, sizeof *r);
+    sb_autofree char *text = sb_read_at(dir, "record", RECORD_MAX, &n);
+    struct sb_reader in = {NULL, NULL};
+    int rc = -1;
+    if (text != NULL && n >= sizeof h) {
+        memcpy(&h, text, sizeof h);
+        in.at = (unsigned char *)text + sizeof h;
+        in.end = (unsigned char *)text + n;
+        if (memcmp(h.magic, "SBREC1\0", sizeof h.magic) == 0 && h.version <= RECORD_VERSION &&
+            h.crc == (uint32_t)sb_hash(in.at, n - sizeof h, 0))
+            rc = take_fields(r, &in);
+    }
+    if (rc < 0) {
+        sb_record_free(r);
+        r->state = SB_BOX_FAILED;
+        r->range = -1;
+        r->cause = strdup(text == NULL ? "its record cannot be read" : "its record is damaged");
+    }
+    snprintf(r->id, sizeof r->id, "%s", id);
+    return rc;
+}

@@ -1,0 +1,57 @@
+/* What is known about a sandbox, as kept on the disk and as shown to callers. */
+#ifndef SB_RECORD_H
+#define SB_RECORD_H
+
+#include "../proto.h"
+#include "sup.h"
+
+enum sb_state {
+    SB_BOX_CREATING, /* on the disk: a leftover unless a supervisor is at it */
+    SB_BOX_RUNNING,
+    SB_BOX_STOPPING, /* only in memory; the disk still says running */
+    SB_BOX_PAUSED,
+    SB_BOX_FAILED,
+};
+
+enum { SB_ID_MAX = 128, SB_LISTS_MAX = 32768, SB_ENV_MAX = 4 << 20 };
+
+/* Strings one after the other, each with its terminating zero. */
+struct sb_list {
+    char *data;
+    size_t len;
+};
+int sb_list_add(struct sb_list *l, const void *s, size_t n);
+const char *sb_list_next(const struct sb_list *l, const char *at); /* NULL starts, NULL ends */
+bool sb_list_has(const struct sb_list *l, const void *s, size_t n);
+void sb_list_remove(struct sb_list *l, const char *entry);
+
+/* Plain data that owns its strings; sb_record_free. Strings may be NULL (absent). */
+struct sb_record {
+    char id[SB_ID_MAX + 1];
+    enum sb_state state;
+    char *template, *base, *rootfs; /* base: directory of the base template, or NULL */
+    char *user, *cwd, *hostname, *cause;
+    struct sb_list labels, exposed;
+    char boot[37], host_boot[40], group[32];
+    int64_t created_ms, started_ms, ends_ms; /* wall clock, for show */
+    int64_t deadline_ms;                     /* CLOCK_BOOTTIME of host_boot; 0: none */
+    int64_t lifetime_ms;
+    uint32_t epoch;
+    bool destroy_on_expiry, owned, allow_setuid, kept_disk;
+    uint64_t limit_processes, limit_files, limit_commands;
+    int range;
+    uint32_t sub_uid, sub_gid, sub_count;
+    enum sb_mode mode;
+    struct sb_ident pid1, owner;
+};
+
+void sb_record_free(struct sb_record *r);
+/* Writes <dir>/record by rename. 0 or -1 and errno. */
+int sb_record_write(const struct sb_record *r, int dir);
+/* -1: damaged or of a newer format; then only id and state (failed) and cause are set. */
+int sb_record_read(struct sb_record *r, int dir, const char *id);
+/* The fields a caller may see. */
+void sb_record_show(const struct sb_record *r, struct sb_packer *p);
+const char *sb_state_name(enum sb_state s);
+
+#endif

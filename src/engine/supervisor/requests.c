@@ -1,0 +1,430 @@
+/* The requests of callers. Each handler answers at once or leaves a waiter at the sandbox. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "box.h"
+#include "conn.h"
+#include "create.h"
+#include "slot.h"
+#include "sockets.h"
+
+enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
+
+static void done(struct sb_conn *c, uint32_t req)
+{
+    struct sb_packer p;
+    sb_conn_begin(&p, SB_REPLY, req);
+    sb_conn_send(c, &p, NULL, 0);
+}
+
+/* A record and, when it runs and that was asked for, a connection to its pid 1. */
+static void send_record(struct sb_conn *c, uint32_t req, struct sb_box *b, bool connect)
+{
+    struct sb_packer p;
+    struct sb_failure f;
+    int fd = -1;
+    if (connect && b->rec.state == SB_BOX_RUNNING) {
+        fd = sb_guest_connect(b, &f);
+        if (fd < 0) {
+            sb_conn_fail(c, req, &f);
+            return;
+        }
+    }
+    sb_conn_begin(&p, SB_REPLY, req);
+    sb_record_show(&b->rec, &p);
+    sb_conn_send(c, &p, &fd, fd >= 0 ? 1 : 0);
+    sb_close(&fd);
+}
+
+void sb_request_done(struct sb_box *b, const struct sb_waiter *w)
+{
+    struct sb_packer p;
+    switch (w->type) {
+    case SB_S_CREATE:
+    case SB_S_CONNECT:
+    case SB_S_RESUME:
+        send_record(w->conn, w->req, b, true);
+        break;
+    case SB_S_PAUSE:
+        sb_conn_begin(&p, SB_REPLY, w->req);
+        sb_pack_str(&p, SB_F_KEPT, "disk");
+        sb_conn_send(w->conn, &p, NULL, 0);
+        break;
+    default:
+        done(w->conn, w->req);
+    }
+}
+
+static int hello(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    static const char *const mode[] = {"root", "subids", "single"};
+    uint64_t version = sb_read_u64(&in->fields, SB_F_VERSION, 0);
+    if (version + 1 < SB_PROTO_VERSION || version == 0)
+        return sb_failed(f, "Protocol", 0, "hello", "protocol version %llu is not served any more",
+                         (unsigned long long)version);
+    c->greeted = true;
+    sup.linger_ms = sb_read_u64(&in->fields, SB_F_LINGER_MS, sup.linger_ms);
+    struct sb_packer p;
+    sb_conn_begin(&p, SB_REPLY, in->head.req);
+    sb_pack_u64(&p, SB_F_VERSION, SB_PROTO_VERSION);
+    sb_pack_u64(&p, SB_F_PID, (uint64_t)getpid());
+    sb_pack_str(&p, SB_F_MODE_NAME, mode[sup.mode]);
+    sb_pack_str(&p, SB_F_CAP, sb_cgroup_have() ? "tree_kill=exact" : "tree_kill=descendants");
+    sb_pack_str(&p, SB_F_CAP, "limit_processes");
+    sb_pack_str(&p, SB_F_CAP, sb_cgroup_have() ? "survives_service_stop" : "survives_service_stop=false");
+    sb_pack_str(&p, SB_F_CAP, sup.mode == SB_MODE_SINGLE ? "setuid=false" : "setuid");
+    sb_conn_send(c, &p, NULL, 0);
+    return 0;
+}
+
+/* The sandbox a request names. */
+static struct sb_box *named(const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_field_view v;
+    char id[SB_ID_MAX + 1];
+    if (!sb_read_find(&in->fields, SB_F_ID, &v) || !sb_id_valid((const char *)v.data, v.len)) {
+        sb_failed(f, "InvalidArgument", 0, "id", "the id is missing or no valid one");
+        return NULL;
+    }
+    memcpy(id, v.data, v.len);
+    id[v.len] = '\0';
+    struct sb_box *b = sb_box_find(id);
+    if (b == NULL)
+        sb_failed(f, "NotFound", 0, "id", "there is no sandbox %s", id);
+    return b;
+}
+
+static int wait_for(struct sb_box *b, struct sb_conn *c, const struct sb_wire_in *in,
+                    struct sb_failure *f)
+{
+    return sb_box_wait(b, c, in->head.req, in->head.type) < 0
+               ? sb_failed(f, NULL, ENOMEM, "wait", "memory")
+               : 0;
+}
+
+static int create(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_box *b = sb_create_parse(in, f);
+    if (b == NULL)
+        return -1;
+    if (wait_for(b, c, in, f) < 0) {
+        sb_box_forget(b);
+        return -1;
+    }
+    if (b->rec.owned && (c->pidfd < 0 || sb_ident_of(c->pidfd, c->pid, &b->rec.owner) < 0)) {
+        sb_box_forget(b);
+        return sb_failed(f, "Closed", 0, "owner", "the owner has ended");
+    }
+    if (sb_boot_create(b, f) < 0) {
+        sb_box_forget(b);
+        return -1;
+    }
+    if (b->rec.owned)
+        sb_life_watch_owner(b, sb_lift(fcntl(c->pidfd, F_DUPFD_CLOEXEC, 0)));
+    return 0;
+}
+
+static bool labels_match(const struct sb_box *b, const struct sb_wire_in *in)
+{
+    struct sb_reader walk = in->fields;
+    struct sb_field_view v;
+    while (sb_read_field(&walk, &v) == 1)
+        if (v.tag == SB_F_LABEL && !sb_list_has(&b->rec.labels, v.data, v.len))
+            return false;
+    return true;
+}
+
+static int connect_to(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_box *b = named(in, f);
+    if (b == NULL)
+        return -1;
+    if (!labels_match(b, in))
+        return sb_failed(f, "NotFound", 0, "labels", "sandbox %s has not the expected labels",
+                         b->rec.id);
+    switch (b->rec.state) {
+    case SB_BOX_CREATING:
+        return wait_for(b, c, in, f);
+    case SB_BOX_STOPPING:
+        return sb_failed(f, "NotRunning", 0, "connect", "sandbox %s is being paused", b->rec.id);
+    default:
+        send_record(c, in->head.req, b, true);
+        return 0;
+    }
+}
+
+static int info(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_box *b = named(in, f);
+    if (b == NULL)
+        return -1;
+    send_record(c, in->head.req, b, false);
+    return 0;
+}
+
+/* Those that match, to be sorted: filter first, then order, then page. */
+struct selection {
+    const struct sb_wire_in *in;
+    struct sb_box **box;
+    int n;
+    char after[SB_ID_MAX + 1];
+};
+
+static void select_box(struct sb_box *b, void *arg)
+{
+    struct selection *s = arg;
+    struct sb_reader walk = s->in->fields;
+    struct sb_field_view v;
+    const char *state = sb_state_name(b->rec.state);
+    bool any = false, match = false;
+    if (b->rec.state == SB_BOX_CREATING || strcmp(b->rec.id, s->after) <= 0 || !labels_match(b, s->in))
+        return;
+    while (sb_read_field(&walk, &v) == 1)
+        if (v.tag == SB_F_STATE) {
+            any = true;
+            match = match || (v.len == strlen(state) && memcmp(v.data, state, v.len) == 0);
+        }
+    if (!any || match)
+        s->box[s->n++] = b;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    return strcmp((*(struct sb_box *const *)a)->rec.id, (*(struct sb_box *const *)b)->rec.id);
+}
+
+static int list(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct selection s = {.in = in};
+    struct sb_field_view v;
+    struct sb_packer p;
+    if (sb_read_find(&in->fields, SB_F_AFTER, &v) && v.len != 0) {
+        if (!sb_id_valid((const char *)v.data, v.len))
+            return sb_failed(f, "InvalidArgument", 0, "after", "not a place in a list");
+        memcpy(s.after, v.data, v.len);
+    }
+    uint64_t limit = sb_read_u64(&in->fields, SB_F_LIMIT, LIST_DEFAULT);
+    if (limit == 0 || limit > LIST_MAX)
+        limit = LIST_MAX;
+    s.box = calloc((size_t)sb_box_count() + 1, sizeof *s.box);
+    if (s.box == NULL)
+        return sb_failed(f, NULL, ENOMEM, "list", "memory");
+    sb_box_each(select_box, &s);
+    qsort(s.box, (size_t)s.n, sizeof *s.box, by_id);
+    int n = (uint64_t)s.n > limit ? (int)limit : s.n;
+    for (int i = 0; i < n && c->src.fd >= 0; i++) {
+        sb_conn_begin(&p, SB_PART, in->head.req);
+        sb_record_show(&s.box[i]->rec, &p);
+        sb_conn_send(c, &p, NULL, 0);
+    }
+    sb_conn_begin(&p, SB_REPLY, in->head.req);
+    if (n < s.n)
+        sb_pack_str(&p, SB_F_NEXT, s.box[n - 1]->rec.id);
+    sb_conn_send(c, &p, NULL, 0);
+    free(s.box);
+    return 0;
+}
+
+static int destroy(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_box *b = named(in, f);
+    if (b == NULL && strcmp(f->kind, "NotFound") != 0)
+        return -1;
+    if (b == NULL) {
+        done(c, in->head.req);
+        return 0;
+    }
+    if (wait_for(b, c, in, f) < 0)
+        return -1;
+    sb_life_destroy(b);
+    return 0;
+}
+
+static int lifetime(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_box *b = named(in, f);
+    uint64_t ms = sb_read_u64(&in->fields, SB_F_LIFETIME_MS, UINT64_MAX);
+    if (b == NULL)
+        return -1;
+    if (ms > SB_LIFETIME_MAX_MS)
+        return sb_failed(f, "InvalidArgument", 0, "lifetime", "no valid lifetime");
+    if (b->rec.state != SB_BOX_RUNNING || b->dying)
+        return sb_failed(f, "NotRunning", 0, "lifetime", "sandbox %s is not running", b->rec.id);
+    sb_life_set(b, (int64_t)ms);
+    struct sb_packer p;
+    sb_conn_begin(&p, SB_REPLY, in->head.req);
+    sb_pack_u64(&p, SB_F_ENDS_MS, (uint64_t)b->rec.ends_ms);
+    sb_conn_send(c, &p, NULL, 0);
+    return 0;
+}
+
+static int pause_box(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_box *b = named(in, f);
+    struct sb_field_view v;
+    if (b == NULL)
+        return -1;
+    if (b->rec.state == SB_BOX_PAUSED) {
+        struct sb_waiter w = {NULL, c, in->head.req, SB_S_PAUSE};
+        sb_request_done(b, &w);
+        return 0;
+    }
+    if (!sb_read_find(&in->fields, SB_F_KEEP, &v) || (v.len == 6 && memcmp(v.data, "memory", 6) == 0))
+        return sb_failed(f, "Unsupported", 0, "keep", "memory cannot be kept here; keep = \"disk\" can");
+    if (v.len != 4 || memcmp(v.data, "disk", 4) != 0)
+        return sb_failed(f, "InvalidArgument", 0, "keep", "keep is neither \"memory\" nor \"disk\"");
+    if (b->rec.state == SB_BOX_STOPPING)
+        return wait_for(b, c, in, f);
+    if (b->rec.state == SB_BOX_CREATING)
+        return sb_failed(f, "Busy", 0, "pause", "sandbox %s is starting", b->rec.id);
+    if (wait_for(b, c, in, f) < 0)
+        return -1;
+    if (sb_life_pause(b, f) < 0) {
+        sb_box_settle(b, f);
+    }
+    return 0;
+}
+
+static int resume(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_box *b = named(in, f);
+    uint64_t ms = sb_read_u64(&in->fields, SB_F_LIFETIME_MS, UINT64_MAX);
+    if (b == NULL)
+        return -1;
+    if (ms != UINT64_MAX && ms > SB_LIFETIME_MAX_MS)
+        return sb_failed(f, "InvalidArgument", 0, "lifetime", "no valid lifetime");
+    if (!labels_match(b, in))
+        return sb_failed(f, "NotFound", 0, "labels", "sandbox %s has not the expected labels",
+                         b->rec.id);
+    switch (b->rec.state) {
+    case SB_BOX_CREATING:
+        return wait_for(b, c, in, f);
+    case SB_BOX_STOPPING:
+        return sb_failed(f, "Busy", 0, "resume", "sandbox %s is being paused", b->rec.id);
+    case SB_BOX_RUNNING:
+        if (ms != UINT64_MAX)
+            sb_life_set(b, (int64_t)ms);
+        send_record(c, in->head.req, b, true);
+        return 0;
+    default:
+        break;
+    }
+    if (b->rec.base == NULL && b->rec.rootfs == NULL)
+        return sb_failed(f, "NotRunning", 0, "resume", "sandbox %s has failed for good", b->rec.id);
+    if (wait_for(b, c, in, f) < 0)
+        return -1;
+    if (ms != UINT64_MAX)
+        b->rec.lifetime_ms = (int64_t)ms;
+    if (sb_boot_resume(b, f) < 0)
+        sb_box_settle(b, f);
+    return 0;
+}
+
+static int sockets(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_box *b = named(in, f);
+    int fd[2];
+    if (b == NULL)
+        return -1;
+    if (b->rec.state != SB_BOX_RUNNING || b->proc.fd < 0 || b->dying)
+        return sb_failed(f, "NotRunning", 0, "socket", "sandbox %s is not running", b->rec.id);
+    if (sb_sockets_make(b->proc.fd, fd, f) < 0)
+        return -1;
+    struct sb_packer p;
+    sb_conn_begin(&p, SB_REPLY, in->head.req);
+    sb_conn_send(c, &p, fd, fd[1] >= 0 ? 2 : 1);
+    sb_close(&fd[0]);
+    sb_close(&fd[1]);
+    return 0;
+}
+
+static int expose(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_box *b = named(in, f);
+    uint64_t port = sb_read_u64(&in->fields, SB_F_PORT, 0);
+    char text[8];
+    if (b == NULL)
+        return -1;
+    if (port < 1 || port > 65535)
+        return sb_failed(f, "InvalidArgument", 0, "port", "no valid port");
+    snprintf(text, sizeof text, "%u", (unsigned)port);
+    sb_list_remove(&b->rec.exposed, text);
+    if (sb_read_u64(&in->fields, SB_F_ON, 1) != 0 &&
+        sb_list_add(&b->rec.exposed, text, strlen(text)) < 0)
+        return sb_failed(f, NULL, ENOMEM, "expose", "memory");
+    if (sb_box_save(b) < 0)
+        return sb_failed_errno(f, "record", "cannot write the record");
+    done(c, in->head.req);
+    return 0;
+}
+
+static int advance(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    char text[32];
+    if (faccessat(sup.v1, "test-clock", W_OK, 0) < 0)
+        return sb_failed(f, "PermissionDenied", errno, "test clock", "there is no test clock");
+    uint64_t ms = sb_read_u64(&in->fields, SB_F_MS, 0);
+    if (ms > SB_LIFETIME_MAX_MS)
+        return sb_failed(f, "InvalidArgument", 0, "test clock", "too far");
+    sup.clock_offset_ms += (int64_t)ms;
+    int n = snprintf(text, sizeof text, "%lld\n", (long long)sup.clock_offset_ms);
+    if (sb_write_at(sup.v1, "test-clock", text, (size_t)n, 0600) < 0)
+        return sb_failed_errno(f, "test clock", "cannot write");
+    done(c, in->head.req);
+    return 0;
+}
+
+static void count_live(struct sb_box *b, void *arg)
+{
+    *(uint64_t *)arg += b->proc.fd >= 0;
+}
+
+static int stats(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    uint64_t live = 0, fds = 0;
+    DIR *d = opendir("/proc/self/fd");
+    if (d == NULL)
+        return sb_failed_errno(f, "stats", "/proc/self/fd");
+    while (readdir(d) != NULL)
+        fds++;
+    closedir(d);
+    sb_box_each(count_live, &live);
+    struct sb_packer p;
+    sb_conn_begin(&p, SB_REPLY, in->head.req);
+    sb_pack_u64(&p, SB_F_LIVE, live);
+    sb_pack_u64(&p, SB_F_POOLED, (uint64_t)sb_slot_pooled());
+    sb_pack_u64(&p, SB_F_OPEN_FDS, fds - 3); /* ".", ".." and the directory itself */
+    sb_conn_send(c, &p, NULL, 0);
+    return 0;
+}
+
+/* 0: answered, or it will be. -1: the failure is the answer. */
+static int (*const handler[])(struct sb_conn *, const struct sb_wire_in *, struct sb_failure *) = {
+    [SB_S_HELLO - SB_S_HELLO] = hello,       [SB_S_CREATE - SB_S_HELLO] = create,
+    [SB_S_CONNECT - SB_S_HELLO] = connect_to, [SB_S_INFO - SB_S_HELLO] = info,
+    [SB_S_LIST - SB_S_HELLO] = list,         [SB_S_DESTROY - SB_S_HELLO] = destroy,
+    [SB_S_LIFETIME - SB_S_HELLO] = lifetime, [SB_S_PAUSE - SB_S_HELLO] = pause_box,
+    [SB_S_RESUME - SB_S_HELLO] = resume,     [SB_S_SOCKET - SB_S_HELLO] = sockets,
+    [SB_S_EXPOSE - SB_S_HELLO] = expose,     [SB_S_ADVANCE - SB_S_HELLO] = advance,
+    [SB_S_STATS - SB_S_HELLO] = stats,
+};
+
+void sb_request_handle(struct sb_conn *c, struct sb_wire_in *in)
+{
+    struct sb_failure f = {.kind = NULL};
+    unsigned int at = in->head.type - (unsigned int)SB_S_HELLO;
+    int rc;
+    if (!c->greeted && in->head.type != SB_S_HELLO)
+        rc = sb_failed(&f, "Protocol", 0, "hello", "the first message must be a hello");
+    else if (in->head.type < SB_S_HELLO || at >= sizeof handler / sizeof *handler)
+        rc = sb_failed(&f, "Unsupported", 0, "request", "request %u is unknown here", in->head.type);
+    else
+        rc = handler[at](c, in, &f);
+    if (rc < 0)
+        sb_conn_fail(c, in->head.req, &f);
+}

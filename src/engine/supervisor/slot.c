@@ -1,0 +1,485 @@
+/* The pool of slots: outer user namespaces with their networks, and prepared directories. */
+#include "slot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <linux/sched.h>
+#include <net/if.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "birth.h"
+#include "raw.h"
+#include "trash.h"
+
+static struct {
+    struct sb_slot *first;
+    int count;
+    int64_t retry_ms; /* a refill failed: not before */
+    unsigned char used[SB_RANGES / 8];
+    int boot_dir; /* a tmpfs of our own for the boot_id files */
+} pool = {.boot_dir = -1};
+
+/* Shared with the maker, which lives only inside make_namespaces. */
+struct maker {
+    int user, net;
+    bool single;
+    volatile int go;
+    const char *volatile step;
+    volatile int err;
+    char stack[SB_STACK] __attribute__((aligned(16)));
+};
+
+void sb_slot_map(int range, struct sb_idmap *map)
+{
+    memset(map, 0, sizeof *map);
+    switch (sup.mode) {
+    case SB_MODE_ROOT:
+        map->n = 1;
+        map->line[0] = (struct sb_idline){
+            0, SB_RANGE_BASE + (uint32_t)range * SB_RANGE_SIZE, SB_RANGE_SIZE};
+        return;
+    case SB_MODE_SINGLE:
+        map->n = 1;
+        map->line[0] = (struct sb_idline){1000, 0, 1};
+        return;
+    case SB_MODE_SUBIDS:
+        /* Every sandbox of the base template is of one lineage: the same ids of S. */
+        if (sup.sub_count >= 2001) {
+            map->n = 2;
+            map->line[0] = (struct sb_idline){0, 1, 2000};
+            map->line[1] = (struct sb_idline){65534, 2001, 1};
+        } else {
+            map->n = 3;
+            map->line[0] = (struct sb_idline){0, 1, 1};
+            map->line[1] = (struct sb_idline){1000, 2, 1};
+            map->line[2] = (struct sb_idline){65534, 3, 1};
+        }
+    }
+}
+
+uint32_t sb_slot_disk_id(uint32_t inside)
+{
+    struct sb_idmap map;
+    if (sup.mode == SB_MODE_ROOT)
+        return inside;
+    sb_slot_map(0, &map);
+    for (int i = 0; i < map.n; i++)
+        if (inside - map.line[i].inside < map.line[i].count)
+            return map.line[i].outside + (inside - map.line[i].inside);
+    return 0;
+}
+
+void sb_slot_reserve(int range, bool used)
+{
+    if (range < 0 || range >= SB_RANGES)
+        return;
+    unsigned char bit = (unsigned char)(1u << (range % 8));
+    if (used)
+        pool.used[range / 8] |= bit;
+    else
+        pool.used[range / 8] &= (unsigned char)~bit;
+}
+
+/* Supervisors of other state roots take from the same ranges: each starts at its own place. */
+static int take_range(void)
+{
+    if (sup.mode != SB_MODE_ROOT)
+        return -1;
+    int start = (int)(sup.root_hash % SB_RANGES);
+    for (int i = 0; i < SB_RANGES; i++) {
+        int r = (start + i) % SB_RANGES;
+        if ((pool.used[r / 8] & (1u << (r % 8))) == 0) {
+            sb_slot_reserve(r, true);
+            return r;
+        }
+    }
+    return -1;
+}
+
+#define TRY(m, what, call)              \
+    do {                                \
+        (m)->step = (what);             \
+        long rc_ = (call);              \
+        if (rc_ < 0) {                  \
+            (m)->err = (int)-rc_;       \
+            return 1;                   \
+        }                               \
+    } while (0)
+
+static long put(const char *path, const char *text)
+{
+    size_t n = 0;
+    while (text[n] != '\0')
+        n++;
+    long fd = sb_sys(openat, AT_FDCWD, path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fd;
+    long rc = sb_sys(write, fd, text, n);
+    sb_sys(close, fd);
+    return rc;
+}
+
+/* Budgets of A: what a sandbox may use of things that are otherwise counted for the supervisor's user
+ * as a whole. B itself is the one user namespace; each detached mount counts as a mount namespace.
+ * What the kernel does not know (ENOENT) needs no budget. */
+static const struct {
+    const char *path, *text;
+} budget[] = {
+    {"/proc/sys/user/max_user_namespaces", "1"},   {"/proc/sys/user/max_mnt_namespaces", "2"},
+    {"/proc/sys/user/max_pid_namespaces", "1"},    {"/proc/sys/user/max_ipc_namespaces", "1"},
+    {"/proc/sys/user/max_uts_namespaces", "1"},    {"/proc/sys/user/max_cgroup_namespaces", "1"},
+    {"/proc/sys/user/max_time_namespaces", "0"},   {"/proc/sys/user/max_net_namespaces", "1"},
+    {"/proc/sys/user/max_inotify_instances", "16"}, {"/proc/sys/user/max_inotify_watches", "16384"},
+    {"/proc/sys/user/max_fanotify_groups", "0"},   {"/proc/sys/user/max_fanotify_marks", "0"},
+};
+
+static int make_inside(void *arg)
+{
+    struct maker *m = arg;
+    struct timespec limit = {5, 0};
+    while (m->go == 0)
+        if (sb_sys(futex, &m->go, FUTEX_WAIT_PRIVATE, 0, &limit) == -ETIMEDOUT)
+            return 1;
+    if (m->go < 0)
+        return 1;
+    if (!m->single) {
+        TRY(m, "ids", sb_sys(setresgid, 0, 0, 0));
+        TRY(m, "ids", sb_sys(setresuid, 0, 0, 0));
+        TRY(m, "dumpable", sb_sys(prctl, PR_SET_DUMPABLE, 1, 0, 0, 0));
+    }
+    TRY(m, "network namespace", sb_sys(unshare, CLONE_NEWNET));
+    for (size_t i = 0; i < sizeof budget / sizeof *budget; i++) {
+        long rc = put(budget[i].path, budget[i].text);
+        TRY(m, budget[i].path, rc == -ENOENT ? 0 : rc);
+    }
+    struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+    long fd;
+    TRY(m, "loopback", fd = sb_sys(socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    TRY(m, "loopback", sb_sys(ioctl, fd, SIOCSIFFLAGS, &lo));
+    TRY(m, "loopback", sb_sys(close, fd));
+    TRY(m, "low ports", put("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"));
+    TRY(m, "ping", put("/proc/sys/net/ipv4/ping_group_range", m->single ? "1000 1000" : "0 1000"));
+    TRY(m, "user namespace",
+        m->user = (int)sb_sys(openat, AT_FDCWD, "/proc/self/ns/user", O_RDONLY | O_CLOEXEC));
+    TRY(m, "network namespace",
+        m->net = (int)sb_sys(openat, AT_FDCWD, "/proc/self/ns/net", O_RDONLY | O_CLOEXEC));
+    return 0;
+}
+
+static int write_maps(pid_t pid, const struct sb_idmap *map)
+{
+    static const char *const file[2] = {"gid_map", "uid_map"};
+    char path[48], text[160];
+    int n = 0;
+    for (int i = 0; i < map->n; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "%u %u %u\n", map->line[i].inside,
+                      map->line[i].outside, map->line[i].count);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, file[i]);
+        int rc = sb_put(path, text);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int make_namespaces(struct sb_slot *s, struct sb_failure *f)
+{
+    static struct maker m;
+    struct clone_args args = {
+        .flags = CLONE_VM | CLONE_FILES | CLONE_CLEAR_SIGHAND | CLONE_NEWUSER,
+        .stack = (uint64_t)(uintptr_t)m.stack,
+        .stack_size = SB_STACK,
+    };
+    struct sb_idmap map;
+    siginfo_t info = {0};
+    sb_slot_map(s->range, &map);
+    m.user = m.net = -1;
+    m.single = sup.mode == SB_MODE_SINGLE;
+    m.go = m.err = 0;
+    m.step = "clone";
+    /* The files of its /proc directory belong to nobody we are while the memory is undumpable. */
+    prctl(PR_SET_DUMPABLE, 1);
+    long pid = sb_raw_clone3(&args, sizeof args, make_inside, &m);
+    int rc = pid < 0 ? (int)pid : write_maps((pid_t)pid, &map);
+    if (pid > 0) {
+        m.go = rc < 0 ? -1 : 1;
+        sb_sys(futex, &m.go, FUTEX_WAKE_PRIVATE, 1);
+        while (waitid(P_PID, (id_t)pid, &info, WEXITED | __WALL) < 0 && errno == EINTR)
+            ;
+    }
+    prctl(PR_SET_DUMPABLE, 0);
+    s->user = m.user;
+    s->net = m.net;
+    if (rc < 0)
+        return sb_failed(f, NULL, -rc, pid < 0 ? "slot" : "slot maps",
+                         "cannot make a user namespace");
+    if (info.si_code != CLD_EXITED || info.si_status != 0)
+        return sb_failed(f, NULL, m.err, "slot", "%s", m.step);
+    return 0;
+}
+
+/* A file of ours behind the sandbox's boot_id, on a tmpfs of the supervisor, so that the sandbox's
+ * mount table names nothing of the host. Mounting needs its name; then it is unlinked. */
+static int make_boot_id(struct sb_slot *s)
+{
+    if (pool.boot_dir < 0) {
+        sb_autofd int fs = fsopen("tmpfs", FSOPEN_CLOEXEC);
+        if (fs < 0 || fsconfig(fs, FSCONFIG_SET_STRING, "source", "sandbar", 0) < 0 ||
+            fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
+            return -1;
+        pool.boot_dir = fsmount(fs, FSMOUNT_CLOEXEC,
+                                MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NODEV);
+        if (pool.boot_dir < 0)
+            return -1;
+    }
+    char text[40];
+    sb_uuid(s->boot);
+    int n = snprintf(text, sizeof text, "%s\n", s->boot);
+    if (sb_write_at(pool.boot_dir, s->boot, text, (size_t)n, 0444) < 0)
+        return -1;
+    s->boot_id = open_tree(pool.boot_dir, s->boot, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    if (s->boot_id < 0)
+        return -1;
+    struct mount_attr ro = {.attr_set = MOUNT_ATTR_RDONLY};
+    return mount_setattr(s->boot_id, "", AT_EMPTY_PATH, &ro, sizeof ro);
+}
+
+void sb_slot_booted(const char *boot)
+{
+    if (pool.boot_dir >= 0 && *boot != '\0')
+        unlinkat(pool.boot_dir, boot, 0);
+}
+
+int sb_slot_listen(int dir)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    snprintf(a.sun_path, sizeof a.sun_path, "/proc/self/fd/%d/sock", dir);
+    unlinkat(dir, "sock", 0);
+    sb_autofd int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(fd, 4) < 0)
+        return -1;
+    int out = fd;
+    fd = -1;
+    return out;
+}
+
+/* Uppers look like the root of their lower; on the disk they have plain ids as root, the lineage's
+ * otherwise. Works are the overlay's own. */
+static int make_pair(int dir, const char *tree, struct sb_failure *f)
+{
+    char name[24];
+    static const char *const kind[2] = {"u", "w"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "%s%s%s", tree, *tree != '\0' ? "." : "", kind[i]);
+        if (mkdirat(dir, name, 0755) < 0)
+            return sb_failed(f, NULL, errno, "layers", "mkdir %s", name);
+        if (i == 0 && sup.mode == SB_MODE_SUBIDS &&
+            fchownat(dir, name, sb_slot_disk_id(0), sb_slot_disk_id(0), 0) < 0)
+            return sb_failed(f, NULL, errno, "layers", "chown %s", name);
+    }
+    return 0;
+}
+
+int sb_slot_make_dirs(int dir, const struct sb_template *t, struct sb_failure *f)
+{
+    if (make_pair(dir, "", f) < 0)
+        return -1;
+    if (t->composed)
+        return sup.mode == SB_MODE_ROOT ? make_pair(dir, "usr", f) : 0;
+    /* A rootfs may lack the places that are mounted on. */
+    static const char *const place[] = {"proc", "dev"};
+    for (size_t i = 0; i < sizeof place / sizeof *place; i++) {
+        struct stat st;
+        char name[16];
+        snprintf(name, sizeof name, "u/%s", place[i]);
+        if (fstatat(t->dir, place[i], &st, AT_SYMLINK_NOFOLLOW) < 0 && mkdirat(dir, name, 0755) < 0)
+            return sb_failed(f, NULL, errno, "layers", "mkdir %s", name);
+    }
+    return 0;
+}
+
+/* The mount of one overlay: lower from `lower`, upper and work by name from the sandbox's own tree. */
+static int overlay(int lower, int own, const char *upper, const char *work, int64_t id,
+                   bool allow_setuid)
+{
+    sb_autofd int u = openat(own, upper, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    sb_autofd int w = openat(own, work, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return u < 0 || w < 0 ? -1 : sb_mounts_overlay(lower, u, w, id, allow_setuid);
+}
+
+int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
+                   const struct sb_template *t, bool allow_setuid, struct sb_failure *f)
+{
+    bool root = sup.mode == SB_MODE_ROOT;
+    int idmap = root ? s->user : -1;
+    int64_t id = root ? SB_RANGE_BASE + (int64_t)s->range * SB_RANGE_SIZE : -1;
+    l->root = -1;
+    l->trees = 0;
+    /* A detached clone of the sandbox's directory alone: inside, the layers' paths start there. */
+    sb_autofd int own = sb_mounts_clone(dir, idmap);
+    sb_autofd int lower = sb_mounts_clone(t->dir, idmap);
+    if (own < 0 || lower < 0)
+        return sb_failed_errno(f, "layers", own < 0 ? "clone of the directory" : "clone of the template");
+    l->root = overlay(lower, own, "u", "w", id, allow_setuid);
+    if (l->root < 0)
+        return sb_failed_errno(f, "overlay", "mount of /");
+    for (int i = 0; t->composed && i < sb_base_trees; i++) {
+        char path[16];
+        snprintf(path, sizeof path, "/%s", sb_base_tree[i]);
+        if (root && i == 0) {
+            sb_autofd int host = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+            sb_autofd int usr = host < 0 ? -1 : sb_mounts_clone(host, idmap);
+            l->tree[i] = usr < 0 ? -1 : overlay(usr, own, "usr.u", "usr.w", id, allow_setuid);
+        } else {
+            l->tree[i] = sb_mounts_clone_readonly(AT_FDCWD, path, idmap);
+        }
+        if (l->tree[i] < 0) {
+            sb_failed(f, NULL, errno, "layers", "mount of %s", path);
+            sb_layers_close(l);
+            return -1;
+        }
+        l->trees++;
+    }
+    return 0;
+}
+
+void sb_layers_close(struct sb_layers *l)
+{
+    sb_close(&l->root);
+    while (l->trees > 0)
+        sb_close(&l->tree[--l->trees]);
+}
+
+/* Names carry the supervisor's random part: a directory of a killed one is never taken for ours. */
+static int prepare(struct sb_slot *s, struct sb_failure *f)
+{
+    uint64_t r;
+    sb_random(&r, sizeof r);
+    snprintf(s->dir_name, sizeof s->dir_name, "%016llx", (unsigned long long)r);
+    if (mkdirat(sup.prepared, s->dir_name, 0700) < 0) {
+        s->dir_name[0] = '\0';
+        return sb_failed_errno(f, "directory", "mkdir");
+    }
+    s->dir = openat(sup.prepared, s->dir_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (s->dir < 0)
+        return sb_failed_errno(f, "directory", "open");
+    if (sb_slot_make_dirs(s->dir, &sb_base, f) < 0 ||
+        sb_layers_make(&s->layers, s, s->dir, &sb_base, false, f) < 0)
+        return -1;
+    s->listener = sb_slot_listen(s->dir);
+    return s->listener < 0 ? sb_failed_errno(f, "listener", "bind") : 0;
+}
+
+static struct sb_slot *make(bool prepared, struct sb_failure *f)
+{
+    struct sb_slot *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        sb_failed(f, NULL, ENOMEM, "slot", "memory");
+        return NULL;
+    }
+    s->user = s->net = s->device = s->boot_id = s->dir = s->listener = s->layers.root = -1;
+    s->group.dir = -1;
+    s->range = take_range();
+    if (s->range < 0 && sup.mode == SB_MODE_ROOT) {
+        sb_failed(f, "LimitExceeded", EUSERS, "slot", "all %d id ranges are in use", SB_RANGES);
+        free(s);
+        return NULL;
+    }
+    if (make_namespaces(s, f) < 0)
+        goto fail;
+    if (sb_cgroup_make(&s->group) < 0) {
+        sb_failed_errno(f, "cgroup", "cannot make a control group");
+        goto fail;
+    }
+    s->device = sb_mounts_device();
+    if (s->device < 0 || make_boot_id(s) < 0) {
+        sb_failed_errno(f, "devices", s->device < 0 ? "clone" : "boot id");
+        goto fail;
+    }
+    if (prepared && prepare(s, f) < 0)
+        goto fail;
+    return s;
+fail:
+    sb_slot_drop(s);
+    return NULL;
+}
+
+struct sb_slot *sb_slot_take(bool prepared, struct sb_failure *f)
+{
+    struct sb_slot *s = pool.first;
+    if (s == NULL)
+        return make(prepared, f);
+    pool.first = s->next;
+    pool.count--;
+    return s;
+}
+
+void sb_slot_drop(struct sb_slot *s)
+{
+    sb_close(&s->user);
+    sb_close(&s->net);
+    sb_close(&s->device);
+    sb_close(&s->boot_id);
+    sb_close(&s->dir);
+    sb_close(&s->listener);
+    sb_layers_close(&s->layers);
+    sb_cgroup_remove(&s->group);
+    if (s->dir_name[0] != '\0')
+        sb_trash_put(sup.prepared, s->dir_name);
+    sb_slot_booted(s->boot);
+    sb_slot_reserve(s->range, false);
+    free(s);
+}
+
+bool sb_slot_wanted(void)
+{
+    return pool.count < SB_POOL && !sup.leaving && sb_real_ms() >= pool.retry_ms;
+}
+
+int64_t sb_slot_due_ms(void)
+{
+    return pool.count < SB_POOL && pool.retry_ms != 0 ? pool.retry_ms : INT64_MAX;
+}
+
+void sb_slot_refill(void)
+{
+    struct sb_failure f;
+    struct sb_slot *s = make(true, &f);
+    if (s == NULL) {
+        pool.retry_ms = sb_real_ms() + 1000;
+        return;
+    }
+    s->next = pool.first;
+    pool.first = s;
+    pool.count++;
+}
+
+void sb_slot_drain(void)
+{
+    while (pool.first != NULL) {
+        struct sb_slot *s = pool.first;
+        pool.first = s->next;
+        pool.count--;
+        sb_slot_drop(s);
+    }
+}
+
+int sb_slot_pooled(void)
+{
+    return pool.count;
+}

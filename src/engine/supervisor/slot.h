@@ -1,0 +1,65 @@
+/* Slots: everything of a sandbox that does not depend on who asks for it, made ahead of need. */
+#ifndef SB_SLOT_H
+#define SB_SLOT_H
+
+#include "cgroup.h"
+#include "mounts.h"
+#include "sup.h"
+#include "template.h"
+
+enum { SB_POOL = 4 };
+
+/* The sandbox's file systems, detached. `tree` follows sb_base_tree. */
+struct sb_layers {
+    int root;
+    int tree[SB_TREES_MAX];
+    int trees;
+};
+
+/* One outer namespace A with its network, used by one sandbox and never again. Made and dropped by
+ * the loop; sb_slot_take hands one out, sb_slot_drop ends it. What a sandbox takes over is set to -1
+ * (descriptors), "" (names) or moved out first. */
+struct sb_slot {
+    struct sb_slot *next;
+    int range;  /* which 65,536 ids, as root; -1 otherwise */
+    int user, net;
+    struct sb_cgroup group;
+    int device;
+    int boot_id; /* a detached mount of a file that holds `boot` */
+    char boot[37];
+
+    /* A directory for a new sandbox of the base template, below <root>/v1/p, with its mounts made
+     * and its listener bound. "" and -1: not prepared. */
+    char dir_name[20];
+    int dir, listener;
+    struct sb_layers layers;
+};
+
+/* Documented base of root's ranges: above what distributions and systemd hand out. */
+#define SB_RANGE_BASE 1879048192u
+enum { SB_RANGE_SIZE = 65536, SB_RANGES = 4096 };
+
+/* The ids a sandbox has, as the map of A. The range matters as root only. */
+void sb_slot_map(int range, struct sb_idmap *map);
+/* What an id inside is called on the disk of a template or an upper, seen from the supervisor. */
+uint32_t sb_slot_disk_id(uint32_t inside);
+void sb_slot_reserve(int range, bool used); /* for adopted sandboxes */
+
+/* From the pool, or made now. NULL: see *f. */
+struct sb_slot *sb_slot_take(bool prepared, struct sb_failure *f);
+void sb_slot_drop(struct sb_slot *s); /* its range stays reserved unless still in s->range */
+bool sb_slot_wanted(void);
+int64_t sb_slot_due_ms(void); /* when a failed refill is tried again */
+void sb_slot_refill(void);
+void sb_slot_drain(void);
+int sb_slot_pooled(void);
+void sb_slot_booted(const char *boot); /* the file behind a boot_id needs its name no more */
+
+/* An empty directory for a sandbox: uppers and works for `t`. */
+int sb_slot_make_dirs(int dir, const struct sb_template *t, struct sb_failure *f);
+int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
+                   const struct sb_template *t, bool allow_setuid, struct sb_failure *f);
+void sb_layers_close(struct sb_layers *l);
+int sb_slot_listen(int dir); /* binds <dir>/sock */
+
+#endif

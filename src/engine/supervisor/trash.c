@@ -1,0 +1,140 @@
+/* The trash: directories are renamed into it and emptied by a process of its own, niced, that dies
+ * with nothing lost: the next supervisor finds what is left.
+ *
+ * Trees of any depth are removed without recursion and with few descriptors: a directory that is not
+ * empty is renamed up into the trash itself and gets its turn later. */
+#include "trash.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/ioprio.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/pidfd.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "birth.h"
+#include "loop.h"
+
+/* Wait this long after the last put, so that the fork does not fall into somebody's create. */
+enum { QUIET_MS = 200 };
+
+static struct {
+    bool some;
+    int64_t since_ms;
+    struct sb_source worker;
+} trash = {.some = true, .worker = {.fd = -1}};
+
+static void fresh_name(char *out, size_t size)
+{
+    uint64_t r;
+    sb_random(&r, sizeof r);
+    snprintf(out, size, "%016llx", (unsigned long long)r);
+}
+
+int sb_trash_put(int dir, const char *name)
+{
+    char fresh[20];
+    fresh_name(fresh, sizeof fresh);
+    if (renameat(dir, name, sup.trash, fresh) < 0)
+        return -1;
+    trash.some = true;
+    trash.since_ms = sb_real_ms();
+    return 0;
+}
+
+bool sb_trash_wanted(void)
+{
+    return trash.some && trash.worker.fd < 0 && sb_real_ms() - trash.since_ms >= QUIET_MS;
+}
+
+int64_t sb_trash_due_ms(void)
+{
+    return trash.some && trash.worker.fd < 0 ? trash.since_ms + QUIET_MS : INT64_MAX;
+}
+
+/* Empties one directory of the trash: files go, directories go or move up. */
+static void empty(int top, const char *name)
+{
+    int fd = openat(top, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == EACCES && fchmodat(top, name, 0700, 0) == 0)
+        fd = openat(top, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (d == NULL)
+        return;
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        char fresh[20];
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        if (unlinkat(fd, e->d_name, e->d_type == DT_DIR ? AT_REMOVEDIR : 0) == 0)
+            continue;
+        if (errno != ENOTEMPTY && errno != EEXIST && errno != EISDIR)
+            continue;
+        fresh_name(fresh, sizeof fresh);
+        if (renameat(fd, e->d_name, top, fresh) < 0 && errno == EACCES &&
+            fchmodat(fd, e->d_name, 0700, 0) == 0)
+            renameat(fd, e->d_name, top, fresh); /* a move writes "..", which wants w on it */
+    }
+    closedir(d);
+}
+
+static void empty_all(int top)
+{
+    bool progress = true;
+    while (progress) {
+        progress = false;
+        int copy = openat(top, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        DIR *d = copy < 0 ? NULL : fdopendir(copy);
+        if (d == NULL)
+            return;
+        for (struct dirent *e; (e = readdir(d)) != NULL;) {
+            if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+                continue;
+            if (unlinkat(top, e->d_name, 0) == 0) {
+                progress = true;
+                continue;
+            }
+            empty(top, e->d_name);
+            progress = unlinkat(top, e->d_name, AT_REMOVEDIR) == 0 || progress;
+        }
+        closedir(d);
+    }
+}
+
+static void worker_ready(struct sb_source *src, uint32_t events)
+{
+    siginfo_t info;
+    (void)events;
+    waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
+    sb_loop_drop(src);
+}
+
+void sb_trash_start(void)
+{
+    trash.some = false;
+    pid_t pid = fork();
+    if (pid < 0) {
+        trash.some = true;
+        trash.since_ms = sb_real_ms() + 1000;
+        return;
+    }
+    if (pid == 0) {
+        /* Every other descriptor would keep sockets and locks alive. */
+        if (dup2(sup.trash, 3) == 3 && close_range(4, ~0U, 0) == 0) {
+            setpriority(PRIO_PROCESS, 0, 19);
+            syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0));
+            empty_all(3);
+        }
+        _exit(0);
+    }
+    int fd = sb_lift(pidfd_open(pid, 0));
+    if (fd < 0 || sb_loop_add(&trash.worker, fd, EPOLLIN, worker_ready) < 0)
+        waitpid(pid, NULL, 0);
+}

@@ -25,6 +25,7 @@
 extern char **environ;
 
 static int failures, checks;
+static char start_dir[4096];
 
 #define CHECK(cond, ...)                                                                            \
     do {                                                                                            \
@@ -896,10 +897,10 @@ static void test_attach(struct box *b)
     run_free(&r);
 
     /* lease: a second connection may look, not read; a dead first one makes room */
+    other = new_conn(b);
     exec_begin(&p, 0, SB_IO_PIPE, 0);
     exec_args(&p, "sh", "-c", "i=0; while :; do echo line $i; i=$((i+1)); sleep 0.02; done", NULL);
     sb_pack_u64(&p, SB_F_DETACHED, 1);
-    other = new_conn(b);
     CHECK(exec_post(other, &p, &r, NULL, 0) == 0, "%s", r.kind);
     begin(&p, SB_C_ATTACH);
     sb_pack_u64(&p, SB_F_PID, r.pid);
@@ -1108,6 +1109,8 @@ static const struct {
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
+    if (getcwd(start_dir, sizeof start_dir) == NULL)
+        return 2;
     for (; argc > 1 && argv[1][0] == '-'; argc--, argv++) {
         use_userns |= strcmp(argv[1], "--userns") == 0;
         use_leaves |= strcmp(argv[1], "--leaves") == 0;

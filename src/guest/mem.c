@@ -147,7 +147,7 @@ void *mem_grow(void *at, size_t used, size_t n)
     fresh = mem_alloc(n);
     if (fresh == NULL)
         return NULL;
-    if (used > 0)
+    if (at != NULL)
         memcpy(fresh, at, used);
     mem_free(at);
     return fresh;

@@ -262,7 +262,7 @@ static void ask_answer(struct sb_call *call, const struct sb_answer *answer)
     struct ask *ask = (struct ask *)call;
     struct sb_result *result = sb_op_result(ask->op);
     struct sb_error err = {SB_OK};
-    uint32_t last = answer->type == SB_PART ? 0 : SB_PART_LAST;
+    uint32_t last = answer->type == SB_PART ? 0 : SB_PARTS_LAST;
     if (answer->error != NULL) {
         if (answer->type == SB_PART)
             sb_conn_forget(&ask->box->conn, call);

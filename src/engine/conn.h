@@ -96,9 +96,7 @@ void sb_conn_free(struct sb_conn *conn, int forked);
 /* Fills *err from the fields of an SB_ERROR. The text comes from the peer: made harmless. */
 void sb_error_from_fields(struct sb_error *err, const struct sb_reader *fields);
 
-/* SB_PART answers, collected as {u32 length, fields} records. The last record, of the final answer, has
- * SB_PART_LAST in its length. */
-#define SB_PART_LAST 0x80000000u
+/* SB_PART answers, collected as an operation's result has them; mark: 0, or SB_PARTS_LAST. */
 #define SB_PARTS_MAX (64u << 20)
 struct sb_parts {
     unsigned char *data;

@@ -68,7 +68,7 @@ static void let_go(struct request *r)
 static int store(struct request *r, const struct sb_answer *answer, struct sb_result *result, struct sb_error *err)
 {
     if (r->parts.len > 0) {
-        if (sb_parts_add(&r->parts, answer->raw, answer->raw_len, SB_PART_LAST, err) < 0)
+        if (sb_parts_add(&r->parts, answer->raw, answer->raw_len, SB_PARTS_LAST, err) < 0)
             return -1;
         result->parts = 1;
         result->fields = r->parts.data;

@@ -243,7 +243,7 @@ static int starting_result(struct starting *s, const struct sb_answer *answer, s
     }
     running = s->parts.len > 0;
     if (running) {
-        if (sb_parts_add(&s->parts, answer->raw, answer->raw_len, SB_PART_LAST, err) < 0)
+        if (sb_parts_add(&s->parts, answer->raw, answer->raw_len, SB_PARTS_LAST, err) < 0)
             return -1;
         result->parts = 1;
         result->fields = s->parts.data;

@@ -111,10 +111,15 @@ static void move_fields(lua_State *L, struct sb_result *r)
         for (int n = 1; r->fields_len - at >= sizeof len; n++) {
             memcpy(&len, r->fields + at, sizeof len);
             at += sizeof len;
+            int last = (len & SB_PARTS_LAST) != 0; /* not a part, but the answer they end with */
+            len &= ~SB_PARTS_LAST;
             if (len > r->fields_len - at)
                 break;
             sb_lua_push_fields(L, r->fields + at, len);
-            lua_rawseti(L, -2, n);
+            if (last)
+                lua_setfield(L, -3, "fields");
+            else
+                lua_rawseti(L, -2, n);
             at += len;
         }
         lua_setfield(L, -2, "parts");

@@ -32,8 +32,10 @@ void *sb_object_ref(void *object);
 void sb_object_unref(void *object); /* NULL is fine */
 
 /* What an operation came to. `fields` is a malloc'ed run of proto.h fields (a reply without its head);
- * `parts` marks that it is a sequence of {u32 length, fields} records from SB_PART answers. `bytes` is
+ * `parts` marks that it is a sequence of {u32 length, fields} records from SB_PART answers, the last of
+ * which, with SB_PARTS_LAST in its length, is the answer that followed the parts. `bytes` is
  * malloc'ed data. Everything is freed with the operation unless taken (and set to NULL). */
+#define SB_PARTS_LAST 0x80000000u
 struct sb_result {
     struct sb_error error; /* kind != SB_OK: the operation failed; the rest may hold partial data */
     unsigned char *fields;

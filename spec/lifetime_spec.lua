@@ -1,0 +1,153 @@
+local helper = require "spec.helper"
+
+local core = require "sandbar.core"
+local sandbar = require "sandbar"
+
+describe("a sandbox's lifetime", function()
+  helper.guard()
+
+  local sandboxes = helper.open()
+  local engine
+
+  setup(function()
+    helper.shell("mkdir -p -m 700 " .. helper.root() .. "/v1")
+    helper.write_file(helper.root() .. "/v1/test-clock", "")
+    engine = core.engine { root = helper.root(), linger = 0 }
+  end)
+
+  teardown(function()
+    engine = nil
+  end)
+
+  local wait = require "sandbar.wait"
+
+  local function advance(seconds)
+    sandbar.assert(wait.op(engine:request("advance", { ms = seconds * 1000 }), 10, "advance"))
+  end
+
+  local function state_of(id)
+    local info, err = sandboxes:info(id)
+    return info and info.state or err.kind
+  end
+
+  local function becomes(id, state)
+    assert.is_truthy(helper.eventually(function()
+      return state_of(id) == state
+    end), ("%s is %s, not %s"):format(id, state_of(id), state))
+  end
+
+  local function near(expected, got)
+    assert.is_true(math.abs(expected - got) < 3, ("%s instead of %s"):format(got, expected))
+  end
+
+  it("is an hour when nothing is said, and pauses to disk at its end (A-31, A-32)", function()
+    local box = sandbar.assert(sandboxes:create { id = "a" })
+    sandbar.assert(box.files:write("kept", "yes"))
+    local p = sandbar.assert(box:start { "sleep", "7200" })
+    local boot = sandbar.assert(box:info()).boot_id
+    advance(3590)
+    assert.equal("running", state_of("a"))
+    advance(20)
+    becomes("a", "paused")
+    assert.equal("disk", sandbar.assert(sandboxes:info("a")).kept)
+    assert.equal("NotRunning", select(2, box:exec("true")).kind)
+    assert.is_truthy(select(2, p:signal("TERM")))
+    sandbar.assert(box:resume())
+    assert.equal("running", box.state)
+    assert.equal("yes", box.files:read("kept"))
+    assert.same({}, sandbar.assert(box:processes()))
+    assert.is_not.equal(boot, sandbar.assert(box:info()).boot_id)
+    sandbar.assert(box:destroy())
+    box:close()
+  end)
+
+  it("ends in destruction when told so", function()
+    local box = sandbar.assert(sandboxes:create { id = "b", lifetime = 100, on_expiry = "destroy" })
+    advance(101)
+    becomes("b", "NotFound")
+    assert.equal("NotFound", select(2, box:exec("true")).kind)
+    box:close()
+  end)
+
+  it("is not shortened by connecting, and extended only when asked (B28)", function()
+    local box = sandbar.assert(sandboxes:create { id = "c", lifetime = 1800 })
+    local ends = box.ends_at
+    for _, lifetime in ipairs { false, 300 } do
+      local again = sandbar.assert(sandboxes:connect("c", { lifetime = lifetime or nil }))
+      near(ends, again.ends_at)
+      again:exec("true")
+      again.files:write("x", "")
+      again:info()
+      near(ends, sandbar.assert(sandboxes:info("c")).ends_at)
+      again:close()
+    end
+    local again = sandbar.assert(sandboxes:connect("c", { lifetime = 3600 }))
+    near(ends + 1800, again.ends_at)
+    sandbar.assert(again:set_lifetime(60))
+    near(ends - 1740, sandbar.assert(sandboxes:info("c")).ends_at)
+    sandbar.assert(again:pause { keep = "disk" })
+    sandbar.assert(again:resume { lifetime = "5 minutes" })
+    near(ends - 1500, sandbar.assert(sandboxes:info("c")).ends_at)
+    again:close()
+    sandbar.assert(box:destroy())
+    box:close()
+  end)
+
+  it("grants the configured time at a resume that asks for none (B28)", function()
+    local box = sandbar.assert(sandboxes:create { id = "d", lifetime = 1800 })
+    sandbar.assert(box:pause { keep = "disk" })
+    assert.is_nil(box.ends_at)
+    advance(5000)
+    assert.equal("paused", state_of("d"))
+    sandbar.assert(box:resume())
+    local info = sandbar.assert(box:info())
+    near(1800, info.ends_at - info.started_at)
+    assert.equal("disk", sandbar.assert(box:pause { keep = "disk" }))
+    assert.equal("disk", sandbar.assert(box:pause { keep = "disk" }))
+    sandbar.assert(box:destroy())
+    sandbar.assert(box:destroy())
+    box:close()
+  end)
+
+  it("means what it says for odd numbers (B36)", function()
+    for _, bad in ipairs { 0, -1, 1 / 0, 0 / 0, "60", "1 fortnight", 1e12, false } do
+      if bad ~= false then
+        local box, err = sandboxes:create { lifetime = bad }
+        assert.is_nil(box)
+        assert.equal("InvalidArgument", err.kind)
+        assert.is_truthy(err.message:find("lifetime", 1, true))
+      end
+    end
+    for _, good in ipairs { 2147483, 2147484, 4294968, 1e9, "10 minutes" } do
+      local box = sandbar.assert(sandboxes:create_scoped { lifetime = good })
+      assert.is_true(sandbar.assert(box:exec("true")).ok)
+      assert.equal("running", sandbar.assert(box:info()).state)
+      box:close()
+    end
+    for _, tiny in ipairs { 0.001, 1e-9 } do
+      local box = sandbar.assert(sandboxes:create { id = "tiny", lifetime = tiny, on_expiry = "destroy" })
+      becomes("tiny", "NotFound")
+      box:close()
+    end
+  end)
+
+  it("means what it says for command limits (B36)", function()
+    local box = sandbar.assert(sandboxes:create_scoped {})
+    for _, bad in ipairs { -1, 1 / 0, 0 / 0, "60", "soon" } do
+      for _, option in ipairs { "timeout", "time_limit" } do
+        local r, err = box:exec("true", { [option] = bad })
+        assert.is_nil(r)
+        assert.equal("InvalidArgument", err.kind)
+        assert.is_truthy(err.message:find(option, 1, true))
+      end
+    end
+    assert.equal("InvalidArgument", select(2, box:exec("true", { time_limit = 0 })).kind)
+    for _, good in ipairs { 2147483, 2147484, 4294968, 1e9, "1h" } do
+      assert.is_true(sandbar.assert(box:exec("true", { timeout = good, time_limit = good })).ok)
+    end
+    assert.is_true(sandbar.assert(box:exec("true", { timeout = false, time_limit = false })).ok)
+    assert.equal("limit", sandbar.assert(box:exec("sleep 30", { time_limit = 1e-9 })).reason)
+    assert.equal("ExecTimedOut", select(2, box:exec("sleep 30", { timeout = 0.001 })).kind)
+    box:close()
+  end)
+end)

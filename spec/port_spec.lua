@@ -1,0 +1,209 @@
+local helper = require "spec.helper"
+local inside = require "spec.support.inside"
+
+local sandbar = require "sandbar"
+
+-- A server of the sandbox's own, in Python: what real programs start.
+local SERVER = [[
+import http.server, socket, sys, time
+family = {"4": socket.AF_INET, "6": socket.AF_INET6}[sys.argv[1]]
+address, port = sys.argv[2], int(sys.argv[3])
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def answer(self):
+        n = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(n)
+        if self.path.startswith("/status/"):
+            code, data = int(self.path[8:]), b"" if self.path[8:] in ("204", "304") else b"said so"
+        elif self.path == "/host":
+            code, data = 200, self.headers.get("Host", "").encode()
+        elif self.path == "/auth":
+            code, data = 200, self.headers.get("Authorization", "").encode()
+        elif self.path == "/slow":
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for piece in (b"one", b"two"):
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece)); self.wfile.flush()
+                time.sleep(0.3)
+            self.wfile.write(b"0\r\n\r\n")
+            return
+        else:
+            code, data = 200, (self.command + " " + self.path + " ").encode() + body
+        self.send_response(code)
+        self.send_header("X-Twice", "1")
+        self.send_header("X-Twice", "2")
+        if code not in (204, 304):
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD" and code not in (204, 304):
+            self.wfile.write(data)
+    do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = answer
+    def log_message(self, *args): pass
+class Server(http.server.ThreadingHTTPServer):
+    address_family = family
+    def server_bind(self):
+        if family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        super().server_bind()
+Server((address, port), Handler).serve_forever()
+]]
+
+describe("box:port", function()
+  helper.guard()
+
+  local sandboxes = helper.open()
+
+  local function with_box(fn)
+    inside.with_box(sandboxes, fn)
+  end
+
+  local function serve(box, port, address, family)
+    if not box:exec("command -v python3").ok then
+      helper.skip("python3 is not installed")
+    end
+    sandbar.assert(box.files:write("server.py", SERVER))
+    return sandbar.assert(box:start({
+      "python3", "server.py", family or "4", address or "127.0.0.1", tostring(port),
+    }, { stdout = "tail", stderr = "tail" }))
+  end
+
+  it("fetches, waiting until somebody listens (B-48, B-49)", function()
+    with_box(function(box)
+      serve(box, 3000)
+      local r = sandbar.assert(box:port(3000):fetch { path = "/a?b=c%20d", wait = 10 })
+      assert.equal(200, r.status)
+      assert.equal("GET /a?b=c%20d ", r.body)
+      assert.equal("1", r.headers["x-TWICE"])
+      r = sandbar.assert(box:port(3000):fetch { method = "POST", path = "/p", body = "data\0" })
+      assert.equal("POST /p data\0", r.body)
+      assert.equal("localhost:3000", sandbar.assert(box:port(3000):fetch { path = "/host" }).body)
+      r = sandbar.assert(box:port(3000):fetch { path = "/auth", headers = { Authorization = "Bearer mine" } })
+      assert.equal("Bearer mine", r.body)
+    end)
+  end)
+
+  it("passes the application's own errors as responses (B41)", function()
+    with_box(function(box)
+      serve(box, 3000)
+      sandbar.assert(box:port(3000):wait { timeout = 10 })
+      for _, status in ipairs { 200, 204, 304, 404, 500, 502, 599 } do
+        assert.equal(status, sandbar.assert(box:port(3000):fetch { path = "/status/" .. status }).status)
+      end
+    end)
+  end)
+
+  it("tells a closed port from a paused and a destroyed sandbox (B41)", function()
+    local box = sandbar.assert(sandboxes:create { lifetime = 60 })
+    local r, err = box:port(3001):fetch {}
+    assert.is_nil(r)
+    assert.equal("Unavailable", err.kind)
+    assert.equal("ECONNREFUSED", err.code)
+    _, err = box:port(3001):connect()
+    assert.equal("Unavailable", err.kind)
+    _, err = box:port(3001):wait { timeout = 0.2 }
+    assert.equal("Timeout", err.kind)
+    sandbar.assert(box:pause { keep = "disk" })
+    _, err = box:port(3001):fetch {}
+    assert.equal("NotRunning", err.kind)
+    sandbar.assert(box:destroy())
+    _, err = box:port(3001):fetch {}
+    assert.equal("NotFound", err.kind)
+    box:close()
+  end)
+
+  it("reaches whichever loopback the server is on (B42)", function()
+    with_box(function(box)
+      for i, where in ipairs { { "4", "127.0.0.1" }, { "4", "0.0.0.0" }, { "6", "::1" }, { "6", "::" } } do
+        serve(box, 3100 + i, where[2], where[1])
+        local r = sandbar.assert(box:port(3100 + i):fetch { path = "/", wait = 10 }, where[2])
+        assert.equal(200, r.status)
+      end
+    end)
+  end)
+
+  it("prefers IPv4 and caches no choice (B42)", function()
+    with_box(function(box)
+      local six = serve(box, 3200, "::1", "6")
+      sandbar.assert(box:port(3200):wait { timeout = 10 })
+      six:kill { signal = "KILL", grace = 0 }
+      local _, err = box:port(3200):fetch {}
+      assert.equal("Unavailable", err.kind)
+      serve(box, 3200, "127.0.0.1", "4")
+      assert.equal(200, sandbar.assert(box:port(3200):fetch { wait = 10 }).status)
+    end)
+  end)
+
+  it("streams the body as it comes", function()
+    with_box(function(box)
+      serve(box, 3000)
+      sandbar.assert(box:port(3000):wait { timeout = 10 })
+      local r = sandbar.assert(box:port(3000):fetch { path = "/slow", stream = true })
+      assert.equal("one", sandbar.assert(r.body:read(3)))
+      assert.equal("two", r.body:read("a"))
+      r.body:close()
+    end)
+  end)
+
+  it("carries raw bytes", function()
+    with_box(function(box)
+      serve(box, 3000)
+      sandbar.assert(box:port(3000):wait { timeout = 10 })
+      local c = sandbar.assert(box:port(3000):connect())
+      sandbar.assert(c:write("GET /raw HTTP/1.0\r\n\r\n"))
+      c:close_write()
+      local all = sandbar.assert(c:read("a"))
+      assert.is_truthy(all:find("GET /raw", 1, true))
+      c:close()
+    end)
+  end)
+
+  it("records exposed ports for every host, over a pause", function()
+    local box = sandbar.assert(sandboxes:create { lifetime = 60 })
+    sandbar.assert(box:port(8080):expose())
+    sandbar.assert(box:port(80):expose())
+    sandbar.assert(box:port(80):expose())
+    assert.same({ 80, 8080 }, sandbar.assert(box:ports()))
+    sandbar.assert(box:pause { keep = "disk" })
+    local other = sandbar.assert(helper.open():connect(box.id))
+    assert.same({ 80, 8080 }, sandbar.assert(other:ports()))
+    sandbar.assert(other:port(80):unexpose())
+    assert.same({ 8080 }, sandbar.assert(box:ports()))
+    other:close()
+    sandbar.assert(box:destroy())
+    box:close()
+  end)
+
+  it("gives an address that other programs of the host can use", function()
+    with_box(function(box)
+      helper.need_program("curl")
+      serve(box, 3000)
+      sandbar.assert(box:port(3000):wait { timeout = 10 })
+      local up = sandbar.assert(box:port(3000):upstream())
+      assert.equal("localhost:3000", up.host)
+      -- The relay runs in this very process, so curl must not block it: it works on its own thread.
+      local out, status = helper.shell(("curl -sS --max-time 10 --unix-socket %s http://localhost:3000/from/curl"):format(
+        helper.quote((up.address:gsub("^unix:", "")))))
+      assert.equal(0, status, out)
+      assert.equal("GET /from/curl ", out)
+    end)
+  end)
+
+  it("refuses what is no port, no path, or comes later", function()
+    with_box(function(box)
+      for _, number in ipairs { 0, -1, 65536, 1.5 } do
+        local p, err = box:port(number)
+        assert.is_nil(p)
+        assert.equal("InvalidArgument", err.kind)
+      end
+      for _, path in ipairs { "http://elsewhere/", "//elsewhere\r\n", "relative", "" } do
+        local _, err = box:port(80):fetch { path = path }
+        assert.equal("InvalidArgument", err.kind)
+      end
+      local _, err = box:port(80):websocket("/")
+      assert.equal("Unsupported", err.kind)
+      assert.is_nil(box:port(80).url)
+      assert.same({}, box:port(80).headers)
+    end)
+  end)
+end)

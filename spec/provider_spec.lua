@@ -1,0 +1,273 @@
+local helper = require "spec.helper"
+local inside = require "spec.support.inside"
+
+local sandbar = require "sandbar"
+
+describe("the local provider", function()
+  helper.guard()
+
+  local sandboxes = helper.open()
+
+  local function refused(kind, what, ...)
+    local value, err = ...
+    assert.is_nil(value)
+    assert.equal(kind, err.kind, tostring(err))
+    assert.is_truthy(tostring(err):find(what, 1, true), tostring(err))
+  end
+
+  it("opens without I/O", function()
+    local other = sandbar.assert(sandbar.open { root = "/nonexistent/at/all" })
+    assert.is_truthy(tostring(other):find("local", 1, true))
+    assert.is_nil(io.open("/nonexistent"))
+    refused("Unsupported", "e2b", sandbar.open { provider = "e2b" })
+    refused("InvalidArgument", "docker", sandbar.open { provider = "docker" })
+    refused("InvalidArgument", "root", sandbar.open { root = "relative" })
+    assert.has_error(function() sandbar.open { rot = "/x" } end)
+  end)
+
+  it("takes any object that fills the contract", function()
+    local object = {}
+    for _, name in ipairs { "create", "create_scoped", "connect", "each", "list", "info", "destroy", "capabilities" } do
+      object[name] = function() return name end
+    end
+    assert.equal(object, sandbar.open { provider = object })
+    object.list = nil
+    refused("InvalidArgument", "list", sandbar.open { provider = object })
+  end)
+
+  it("creates, finds from another program, and destroys (A-13, A-16, B-58)", function()
+    local box = sandbar.assert(sandboxes:create { id = "found", labels = { user = "42", ["k y"] = "a=b\n%" } })
+    assert.equal("found", box.id)
+    assert.equal("running", box.state)
+    assert.is_false(box.owned)
+    sandbar.assert(box.files:write("note", "left here"))
+    box:close()
+    local r = helper.run_lua([[
+      local sandbar = require "sandbar"
+      local sandboxes = sandbar.assert(sandbar.open { root = (...), linger = 0 })
+      local box = sandbar.assert(sandboxes:connect("found", { expect_labels = { user = "42" } }))
+      io.write(sandbar.assert(box.files:read("note")), "|", box.labels["k y"])
+      sandbar.assert(sandboxes:destroy("found"))
+    ]], { args = { helper.root() } })
+    assert.equal("left here|a=b\n%", r.stdout, r.stderr)
+    refused("NotFound", "found", sandboxes:connect("found"))
+    refused("NotFound", "found", sandboxes:info("found"))
+    assert.is_true(sandbar.assert(sandboxes:destroy("found")))
+  end)
+
+  it("never lets two have one id (A-15)", function()
+    local box = sandbar.assert(sandboxes:create { id = "one" })
+    refused("AlreadyExists", "one", sandboxes:create { id = "one" })
+    assert.is_true(sandbar.assert(box:exec("true")).ok)
+    local results = sandbar.assert(sandbar.all {
+      function() return sandboxes:create { id = "race" } or false end,
+      function() return sandboxes:create { id = "race" } or false end,
+      function() return sandboxes:create { id = "race" } or false end,
+    })
+    local won = 0
+    for i = 1, 3 do
+      won = won + (results[i] and 1 or 0)
+    end
+    assert.equal(1, won)
+    for _, id in ipairs { "one", "race" } do
+      sandbar.assert(sandboxes:destroy(id))
+    end
+    box:close()
+  end)
+
+  it("lists over all pages, by labels and state (A-11, A-12, B-10)", function()
+    for i = 1, 7 do
+      sandbar.assert(sandboxes:create { id = "l" .. i, labels = { odd = tostring(i % 2 == 1), n = tostring(i) } })
+    end
+    sandbar.assert(sandbar.assert(sandboxes:connect("l1")):pause { keep = "disk" })
+    local function ids(list)
+      local out = {}
+      for i, info in ipairs(sandbar.assert(list)) do
+        out[i] = info.id
+      end
+      table.sort(out)
+      return table.concat(out, " ")
+    end
+    assert.equal("l1 l2 l3 l4 l5 l6 l7", ids(sandboxes:list { page_size = 2 }))
+    assert.equal("l1 l3 l5 l7", ids(sandboxes:list { labels = { odd = "true" }, page_size = 1 }))
+    assert.equal("l3", ids(sandboxes:list { labels = { odd = "true", n = "3" } }))
+    assert.equal("", ids(sandboxes:list { labels = { odd = "maybe" } }))
+    assert.equal("l1", ids(sandboxes:list { state = "paused" }))
+    assert.equal("l2 l3 l4 l5 l6 l7", ids(sandboxes:list { state = { "running" } }))
+    assert.equal(3, #sandbar.assert(sandboxes:list { limit = 3, page_size = 2 }))
+    refused("InvalidArgument", "sleeping", sandboxes:list { state = "sleeping" })
+    local n = 0
+    for info in sandboxes:each { page_size = 3 } do
+      assert.is_truthy(info.labels.n)
+      n = n + 1
+      sandbar.assert(sandboxes:destroy(info.id))
+    end
+    assert.equal(7, n)
+  end)
+
+  it("connects only where the labels match, touching nothing else", function()
+    local box = sandbar.assert(sandboxes:create { id = "c", labels = { a = "1" } })
+    local _, err = sandboxes:connect("c", { expect_labels = { a = "2" } })
+    assert.is_truthy(err.kind == "WrongOwner" or err.kind == "NotFound", tostring(err))
+    _, err = sandboxes:connect("c", { expect_labels = { b = "1" } })
+    assert.is_truthy(err)
+    sandbar.assert(box:pause { keep = "disk" })
+    local again = sandbar.assert(sandboxes:connect("c"))
+    assert.equal("paused", again.state)
+    assert.equal("disk", again.kept)
+    refused("NotRunning", "c", again:exec("true"))
+    again:close()
+    again = sandbar.assert(sandboxes:connect("c", { resume = true }))
+    assert.equal("running", again.state)
+    assert.is_true(sandbar.assert(again:exec("true")).ok)
+    again:close()
+    sandbar.assert(box:destroy())
+    box:close()
+  end)
+
+  it("destroys a scoped sandbox at the end of its scope and with its handle (A-17, B-07)", function()
+    local id
+    inside.with_box(sandboxes, function(box)
+      id = box.id
+      assert.is_true(box.owned)
+      assert.is_truthy(id:match("^%x+%-%x+%-4%x+%-%x+%-%x+$"))
+    end)
+    refused("NotFound", id, sandboxes:info(id))
+    local box = sandbar.assert(sandboxes:create_scoped {})
+    id = box.id
+    box:close()
+    assert.is_true(box:close())
+    refused("NotFound", id, sandboxes:info(id))
+    refused("Closed", id, box:exec("true"))
+    sandbar.assert(sandboxes:create_scoped {})
+    collectgarbage()
+    collectgarbage()
+    assert.is_truthy(helper.eventually(function()
+      return #sandbar.assert(sandboxes:list()) == 0
+    end))
+  end)
+
+  it("destroys scoped sandboxes of a program that was killed", function()
+    local child = helper.start_lua([[
+      local sandbar = require "sandbar"
+      local sandboxes = sandbar.assert(sandbar.open { root = (...), linger = 0 })
+      local scoped = sandbar.assert(sandboxes:create_scoped { id = "scoped" })
+      local kept = sandbar.assert(sandboxes:create { id = "kept" })
+      print("ready")
+      io.stdout:flush()
+      sandbar.sleep(60)
+    ]], { args = { helper.root() } })
+    assert.equal("ready", child:line())
+    child:signal("KILL")
+    child:wait()
+    assert.is_truthy(helper.eventually(function()
+      return select(2, sandboxes:info("scoped")) ~= nil
+    end))
+    assert.equal("running", sandbar.assert(sandboxes:info("kept")).state)
+    sandbar.assert(sandboxes:destroy("kept"))
+  end)
+
+  it("checks a spec clause by clause, before anything is allocated", function()
+    for clause, spec in pairs {
+      ["limits.memory"] = { limits = { memory = 1e8 } },
+      network = { network = "allow" },
+      on_expiry = { on_expiry = "pause" },
+      snapshot = { snapshot = "s" },
+      prepare = { prepare = { "true" } },
+      public_ports = { public_ports = true },
+    } do
+      local copy = {}
+      for k, v in pairs(spec) do copy[k] = v end
+      refused("Unsupported", clause, sandboxes:create(spec))
+      assert.same(copy, spec)
+      local told = sandbar.assert(sandboxes:explain(spec))
+      assert.is_false(told.ok)
+      local found = false
+      for _, c in ipairs(told.clauses) do
+        found = found or (c.clause == clause and c.verdict == "refused" and c.kind == "Unsupported")
+      end
+      assert.is_true(found, clause)
+    end
+    for what, spec in pairs {
+      id = { id = "-x" },
+      lifetime = { lifetime = 0 },
+      labels = { labels = { a = "x\0y" } },
+      env = { env = { ["A=B"] = "1" } },
+      network = { network = "open" },
+      ["limits.processes"] = { limits = { processes = -1 } },
+      auto_resume = { auto_resume = true },
+      on_expiry = { on_expiry = "explode" },
+      template = { template = { rootfs = "relative" } },
+    } do
+      refused("InvalidArgument", what, sandboxes:create(spec))
+    end
+    refused("InvalidArgument", "id", sandboxes:create { id = ("x"):rep(129) })
+    refused("NotFound", "nope", sandboxes:create { template = "nope" })
+    refused("Unsupported", "pause_memory", sandboxes:create { expect = { pause_memory = true } })
+    assert.has_error(function() sandboxes:create { lable = {} } end)
+    assert.has_error(function() sandboxes:create { limits = { memroy = 3 } } end)
+    assert.same({}, sandbar.assert(sandboxes:list()))
+    assert.is_true(sandbar.assert(sandboxes:explain {}).ok)
+  end)
+
+  it("lays the spec over the provider's defaults", function()
+    local other = helper.open { defaults = { labels = { a = "1", b = "1" }, env = { X = "d" }, cwd = "/tmp" } }
+    local box = sandbar.assert(other:create_scoped {
+      labels = { b = "2" }, providers = { ["local"] = { cwd = "/usr" }, e2b = { template = "none" } },
+    })
+    assert.same({ a = "1", b = "2" }, box.labels)
+    assert.equal("d /usr\n", sandbar.assert(box:exec("echo $X $PWD")).stdout)
+    box:close()
+  end)
+
+  it("gives a sandbox's env, user and cwd to every command", function()
+    inside.with_box(sandboxes, function(box)
+      local r = sandbar.assert(box:exec("echo $GREETING $(pwd)"))
+      assert.equal("hello /tmp\n", r.stdout)
+      r = sandbar.assert(box:exec("echo $GREETING", { env = { GREETING = "other" } }))
+      assert.equal("other\n", r.stdout)
+    end, { env = { GREETING = sandbar.secret("hello") }, cwd = "/tmp" })
+  end)
+
+  it("claims capabilities, and measures them on request", function()
+    local have = sandbar.assert(sandboxes:capabilities())
+    assert.is_true(have.pause_disk)
+    assert.is_false(have.pause_memory)
+    assert.is_false(have.watch)
+    assert.equal("all", have.signals)
+    inside.with_box(sandboxes, function(box)
+      local measured = sandbar.assert(sandboxes:capabilities { measure = box }).measured
+      for _, name in ipairs { "workspace_coherent", "process_isolated", "network_isolated", "privilege_isolated" } do
+        assert.is_true(measured[name].value, name .. ": " .. measured[name].evidence)
+        assert.is_truthy(measured[name].at)
+      end
+    end)
+  end)
+
+  it("refuses templates and snapshots by name until they are there", function()
+    for _, what in ipairs { "templates", "snapshots" } do
+      refused("Unsupported", what, sandboxes[what]:list())
+      refused("Unsupported", what, sandboxes[what]:build {})
+    end
+    inside.with_box(sandboxes, function(box)
+      for _, name in ipairs { "snapshot", "fork", "update_network", "metrics" } do
+        refused("Unsupported", name, box[name](box))
+      end
+      refused("Unsupported", "memory", box:pause())
+      refused("InvalidArgument", "keep", box:pause { keep = "nothing" })
+    end)
+  end)
+
+  it("tells info with the cause of an end and knows its fields", function()
+    inside.with_box(sandboxes, function(box)
+      local info = sandbar.assert(box:info())
+      assert.equal("running", info.state)
+      assert.equal("base", info.template)
+      assert.equal("deny", info.network)
+      assert.equal("destroy", info.on_expiry)
+      assert.is_true(info.owned)
+      assert.is_true(info.ends_at > info.started_at)
+      assert.same({}, info.ports)
+    end)
+  end)
+end)

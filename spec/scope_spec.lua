@@ -67,7 +67,8 @@ describe("sandbar.scope", function()
     assert.equal(1, sandbar.scope({ parallel = true }, function() return 1 end))
     assert.error_matches(function() sandbar.scope({ paralel = true }, function() end) end,
       "unknown option 'paralel'; the nearest known one is 'parallel'")
-    assert.error_matches(function() sandbar.scope(5) end, "bad argument #1 to 'scope' %(function expected, got number%)")
+    assert.error_matches(function() sandbar.scope(5) end,
+      "bad argument #1 to 'scope' %(function expected, got number%)")
     local _, err = sandbar.scope({ close_timeout = 0 }, function() end)
     assert.equal("InvalidArgument", err.kind)
   end)

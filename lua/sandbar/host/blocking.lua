@@ -53,11 +53,8 @@ local function drive(done)
     if not done() and scheduler.idle() then
       if mailbox:pending() > 0 then
         mailbox:poll(nil) -- interrupted: back in Lua the interpreter's hook raises
-      else
-        scheduler.turn() -- the last operation may have ended since
-        if not done() and scheduler.idle() and mailbox:pending() == 0 then
-          return nil, NEVER
-        end
+      elseif scheduler.drain() == 0 and scheduler.idle() then -- asked in this order: none slips through
+        return nil, NEVER
       end
     end
   end

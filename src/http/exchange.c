@@ -8,7 +8,7 @@
 #include "http/fetch.h"
 
 #define HEAD_MOST (1u << 20) /* of an answer's head */
-#define RECEIVE (64L << 10)
+#define EXPECT_MOST (64u << 20) /* room made at once because of a Content-Length */
 
 /* What a broken transfer means. */
 void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *err)
@@ -100,9 +100,9 @@ static int grow(unsigned char **buf, size_t *cap, size_t need)
 {
     if (need <= *cap)
         return 0;
-    size_t to = *cap < 1024 ? 1024 : *cap;
-    while (to < need)
-        to *= 2;
+    size_t to = *cap == 0 ? need : *cap * 2; /* the first guess is often exact */
+    if (to < need)
+        to = need;
     unsigned char *more = realloc(*buf, to);
     if (more == NULL)
         return -1;
@@ -146,8 +146,13 @@ static int on_head(struct sb_fetch *fetch)
     struct sb_result *result = sb_op_result(op);
     result->number = (double)status;
     result->has_number = 1;
-    if (!fetch->stream)
+    if (!fetch->stream) {
+        curl_off_t expected = -1;
+        curl_easy_getinfo(fetch->transfer.easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &expected);
+        if (!fetch->request.head && expected > 0 && expected <= EXPECT_MOST && (size_t)expected <= fetch->max_body)
+            grow(&fetch->body, &fetch->body_cap, (size_t)expected); /* only a hint: may fail */
         return 0;
+    }
     result->bytes2 = fetch->head;
     result->bytes2_len = fetch->head_len;
     result->object = (struct sb_object *)body;
@@ -257,7 +262,7 @@ CURL *sb_exchange_new(struct sb_fetch *fetch)
 {
     struct sb_port *port = fetch->user.port;
     struct sb_prepared *request = &fetch->request;
-    CURL *easy = curl_easy_init();
+    CURL *easy = sb_port_easy(port);
     if (easy == NULL)
         return NULL;
     CURLcode rc = CURLE_OK; /* whatever copies a string may fail */
@@ -279,7 +284,6 @@ CURL *sb_exchange_new(struct sb_fetch *fetch)
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, request->headers);
-    curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, RECEIVE);
     curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(easy, CURLOPT_HEADERDATA, fetch);
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_write);
@@ -289,7 +293,8 @@ CURL *sb_exchange_new(struct sb_fetch *fetch)
     curl_easy_setopt(easy, CURLOPT_PREREQDATA, fetch);
 #endif
     if (port->place != NULL) {
-        curl_easy_setopt(easy, CURLOPT_RESOLVE, port->resolve);
+        if (!port->resolved)
+            curl_easy_setopt(easy, CURLOPT_RESOLVE, port->resolve);
         curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, on_open);
         curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, fetch);
         curl_easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, on_sockopt);

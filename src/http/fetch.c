@@ -30,7 +30,7 @@ static void leave_curl(struct sb_fetch *fetch)
 {
     if (fetch->transfer.easy == NULL)
         return;
-    curl_easy_cleanup(fetch->transfer.easy);
+    sb_port_easy_done(fetch->user.port, fetch->transfer.easy);
     fetch->transfer.easy = NULL;
 }
 
@@ -151,6 +151,7 @@ static void on_done(struct sb_transfer *transfer, CURLcode code)
 {
     struct sb_fetch *fetch = SB_OF(transfer, struct sb_fetch, transfer);
     struct sb_error err;
+    fetch->user.port->resolved = code == CURLE_OK;
     if (code == CURLE_OK && fetch->head_done && fetch->refused == SB_OK) {
         end(fetch, NULL);
         return;

@@ -47,10 +47,18 @@ static void free_memory(struct sb_port *port)
     free(port);
 }
 
+static void drop_curl(struct sb_port *port)
+{
+    while (port->idle_count > 0)
+        curl_easy_cleanup(port->idle[--port->idle_count]);
+    sb_multi_free(port->multi);
+    port->multi = NULL;
+}
+
 static void on_destroy(void *arg)
 {
     struct sb_port *port = arg;
-    sb_multi_free(port->multi);
+    drop_curl(port);
     sb_pair_close(&port->spare);
     sb_place_unref(port->place);
     free_memory(port);
@@ -124,8 +132,7 @@ static void on_close(void *arg)
     port->closed = 1;
     while (port->users != NULL)
         port->users->closed(port->users);
-    sb_multi_free(port->multi);
-    port->multi = NULL;
+    drop_curl(port);
     sb_pair_close(&port->spare);
     sb_object_unref(port);
 }
@@ -168,6 +175,21 @@ int sb_port_multi(struct sb_port *port, struct sb_error *err)
     if (port->multi == NULL)
         port->multi = sb_multi_new(err);
     return port->multi != NULL ? 0 : -SB_ERR_INTERNAL;
+}
+
+CURL *sb_port_easy(struct sb_port *port)
+{
+    return port->idle_count > 0 ? port->idle[--port->idle_count] : curl_easy_init();
+}
+
+void sb_port_easy_done(struct sb_port *port, CURL *easy)
+{
+    if (port->closed || port->idle_count == SB_PORT_IDLE) {
+        curl_easy_cleanup(easy);
+        return;
+    }
+    curl_easy_reset(easy); /* forgets the request's secrets and our callbacks too */
+    port->idle[port->idle_count++] = easy;
 }
 
 struct sb_pair sb_port_take(struct sb_port *port)

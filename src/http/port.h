@@ -9,6 +9,8 @@
 
 extern char sb_http_tmpdir[]; /* where sockets with a path are made; set at load */
 
+#define SB_PORT_IDLE 4
+
 struct sb_port {
     struct sb_object object;
     uint16_t number;       /* 0: an origin */
@@ -18,8 +20,11 @@ struct sb_port {
     /* [io] */
     struct sb_multi *multi; /* made by the first transfer */
     struct sb_pair spare;   /* at hand for the next connection */
+    int resolved; /* the multi handle knows the two addresses by now, and never forgets them */
     int refilling, closed;
     struct sb_port_user *users; /* in flight */
+    CURL *idle[SB_PORT_IDLE];   /* easy handles for later transfers: cheaper than new ones */
+    unsigned idle_count;
 };
 
 /* What is in flight on a port: holds a reference of it, is told when the port closes. */
@@ -33,6 +38,9 @@ int sb_port_join(struct sb_port *port, struct sb_port_user *user, void (*closed)
 void sb_port_leave(struct sb_port_user *user);
 
 int sb_port_multi(struct sb_port *port, struct sb_error *err);
+/* An easy handle with nothing set, or NULL; and back, out of the multi handle. */
+CURL *sb_port_easy(struct sb_port *port);
+void sb_port_easy_done(struct sb_port *port, CURL *easy);
 /* The spare pair, or an empty one. */
 struct sb_pair sb_port_take(struct sb_port *port);
 /* Gives back what was not used: kept when it is whole and there is no other. */

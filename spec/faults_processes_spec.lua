@@ -17,9 +17,9 @@ describe("faults of processes", function()
   end
 
   local function quick(seconds, fn, ...)
-    local took, a, b = nil, nil, nil
+    local a, b
     local args, n = { ... }, select("#", ...)
-    took = helper.timed(function()
+    local took = helper.timed(function()
       a, b = fn((table.unpack or unpack)(args, 1, n)) -- luacheck: ignore 143 113
     end)
     assert.is_true(took < seconds, ("took %.2f s"):format(took))

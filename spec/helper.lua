@@ -317,7 +317,8 @@ local function look(before, final)
   for fd, target in pairs(proc.fds()) do
     -- The runtime's own descriptors come with the first operation and stay: anonymous ones are counted
     -- by growth below, named ones must not appear at all.
-    if before.fds[fd] ~= target and target:sub(1, 1) == "/" and not target:find("^/dev/") then
+    if before.fds[fd] ~= target and target:sub(1, 1) == "/" and not target:find("^/dev/")
+      and not target:find("^/memfd:") then
       add { ("descriptor %d: %s"):format(fd, target) }
     end
   end

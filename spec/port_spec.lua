@@ -4,7 +4,7 @@ local inside = require "spec.support.inside"
 local sandbar = require "sandbar"
 
 -- A server of the sandbox's own, in Python: what real programs start.
-local SERVER = [[
+local SERVER = [==[
 import http.server, socket, sys, time
 family = {"4": socket.AF_INET, "6": socket.AF_INET6}[sys.argv[1]]
 address, port = sys.argv[2], int(sys.argv[3])
@@ -47,7 +47,7 @@ class Server(http.server.ThreadingHTTPServer):
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         super().server_bind()
 Server((address, port), Handler).serve_forever()
-]]
+]==]
 
 describe("box:port", function()
   helper.guard()

@@ -87,10 +87,10 @@ describe("processes", function()
   it("loses nothing when an output loop is left early", function()
     with_box(function(box)
       local p = sandbar.assert(box:start("echo first; sleep 0.3; echo second"))
-      for _, data in p:output() do
-        assert.equal("first\n", data)
-        break
-      end
+      local it = p:output()
+      assert.same({ 1, "first\n", 0 }, { it:next() })
+      assert.is_nil((p.stdout:read("l", { timeout = 0.05 })))
+      it:close()
       assert.equal("second", sandbar.assert(p.stdout:read("l", { timeout = 5 })))
     end)
   end)

@@ -28,7 +28,9 @@ describe("process references", function()
       local sandbar = require "sandbar"
       local root, ref = ...
       local box = sandbar.assert(sandbar.assert(sandbar.open { root = root, linger = 0 }):connect("refs"))
-      local p = sandbar.assert(box:attach(ref, { expect = { sandbox = "refs", labels = { owner = "me" }, cwd = "/tmp" } }))
+      local p = sandbar.assert(box:attach(ref, {
+        expect = { sandbox = "refs", labels = { owner = "me" }, cwd = "/tmp" },
+      }))
       io.write(p.stdout:read("l"), " ", tostring(p:running()))
       p:kill { signal = "KILL" }
     ]], { args = { helper.root(), ref } })

@@ -84,14 +84,20 @@ end
 -- A process somebody else was reading when we attached: ask again.
 local function open_lease(state)
   return function(timeout)
-    local r, err = state._link:call("attach", "read", timeout, { serial = state._serial, lease = 1 })
-    if not r then
-      return nil, err
+    local readers = state._link.readers
+    local taken = readers[state._serial]
+    local r, err, out, errs
+    if not taken or taken == state then
+      r, err = state._link:call("attach", "read", timeout, { serial = state._serial, lease = 1 })
+      if not r then
+        return nil, err
+      end
+      out, errs = r.object:stdout(), r.object:stderr()
     end
-    local out, errs = r.object:stdout(), r.object:stderr()
-    if not out and not errs and (r.fields.running or 0) ~= 0 then
+    if not out and not errs and (not r or (r.fields.running or 0) ~= 0) then
       return fail("Busy", "somebody else is reading the output of this process")
     end
+    readers[state._serial] = state
     state._lease = r.object
     local tails = process.pieces(r.parts)
     stream.supply(state.stdout, out, tails[1])
@@ -108,9 +114,12 @@ function attach.attach(to, target, expect, timeout)
     return nil, err
   end
   local serial = r.fields.serial
-  r, err = to:call("attach", "attach", link.left(deadline), { serial = serial, lease = 1 })
-  if not r then
-    return nil, err
+  local free = to.readers[serial] == nil
+  if free then -- else what find brought will do: the record and a handle that can wait
+    r, err = to:call("attach", "attach", link.left(deadline), { serial = serial, lease = 1 })
+    if not r then
+      return nil, err
+    end
   end
   local state = {
     pid = r.fields.pid,
@@ -133,10 +142,13 @@ function attach.attach(to, target, expect, timeout)
       native = native,
       mode = "pipe",
       open = open_lease(state),
-      stash = tails[fd],
-      ended = not native and not running,
+      stash = free and tails[fd] or "",
+      ended = not native and not running and free,
       process = handle,
     })
+  end
+  if r.object:stdout() or r.object:stderr() then
+    to.readers[serial] = state
   end
   state.stdin = stream.input(r.object:stdin(), handle)
   return handle

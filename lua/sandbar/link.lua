@@ -21,6 +21,8 @@ end
 
 -- `fields`: id, driver (the provider's private side), box (a NativeBox or nil), limits, scope, owned.
 function link.new(fields)
+  -- Which process handle reads which process, so that a second one of the same connection is Busy too.
+  fields.readers = setmetatable({}, { __mode = "v" })
   return setmetatable(fields, Link)
 end
 

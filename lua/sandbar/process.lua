@@ -16,6 +16,7 @@ local wait = require "sandbar.wait"
 
 local MAX_UNREAD = 67108864 -- what wait{ output = true } keeps for later reads, a stream
 local KILL_GRACE = 5
+local STREAM_STDERR = 4 -- of the engine's bits
 
 local process = {}
 
@@ -62,7 +63,7 @@ local MODE_NAMES = { [0] = "ignore", [1] = "pipe", [2] = "tail", [3] = "merged" 
 local function pieces(parts)
   local out = { "", "" }
   for _, part in ipairs(parts or {}) do
-    local fd = part.stream == 2 and 2 or 1
+    local fd = part.stream == STREAM_STDERR and 2 or 1
     out[fd] = out[fd] .. (part.data or "")
   end
   return out
@@ -137,6 +138,7 @@ function process.start(to, cmd, opts)
   }
   local handle = process.handle(state)
   outputs(state, handle, { fields.out_mode, fields.err_mode })
+  to.readers[state._serial] = state
   state.stdin = stream.input(opts.stdin == "pipe" and r.object:stdin() or nil, handle)
   if scope and not opts.detached then
     state._guard = own.guard(r.release)
@@ -350,6 +352,9 @@ function methods:close()
     state.stderr:close()
   end
   state.stdin:close()
+  if state._link.readers[state._serial] == state then
+    state._link.readers[state._serial] = nil
+  end
   if state._lease then
     state._lease:lease_release()
   end

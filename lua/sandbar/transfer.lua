@@ -106,7 +106,7 @@ local function upload_file(run, opts, base, name, path, mode)
   end
   local r
   r, err = run.state._link:call("begin", run.op, link.left(run.deadline),
-    { path = path, user = run.user, parents = 1 })
+    { path = path, user = run.user, parents = 1, mode = mode, owner = opts.owner })
   if not r then
     from:close()
     return nil, err
@@ -124,7 +124,7 @@ local function upload_file(run, opts, base, name, path, mode)
       return nil, why
     end
     return run.state._link:call("commit", run.op, link.left(run.deadline), to, {
-      token = token.token, path = token.path, user = run.user, mode = mode, owner = opts.owner,
+      token = token.token, path = token.path, user = run.user, mode = mode,
     })
   end)
   if not ok then

@@ -96,11 +96,11 @@ local function write_atomic(state, fields, source, timeout)
     end
     return nil, why
   end
-  token.exclusive, token.mode, token.owner = fields.exclusive, fields.mode, fields.owner
+  token.mode = fields.mode
   r, err = call(state, "write", timeout, "commit", native, token)
   native:close()
   if not r then
-    token.exclusive, token.mode, token.owner = nil, nil, nil
+    token.mode = nil
     request(state, "write", false, OP.ABORT, token)
     return nil, err
   end

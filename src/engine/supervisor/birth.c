@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -259,7 +260,6 @@ static int child(void *arg)
             return 1; /* the supervisor and the stage were killed: leave nothing behind */
     if (b->go < 0)
         return 1;
-    TRY(b, "descriptors", sb_sys(close_range, SB_FD_END, ~0U, CLOSE_RANGE_UNSHARE));
     TRY(b, "session", sb_sys(setsid, 0));
     sb_sys(umask, 022);
     if (build_root(b) != 0)
@@ -288,15 +288,16 @@ static int stage(void *arg)
 {
     struct sb_birth *b = arg;
     struct clone_args args = {
-        .flags = CLONE_VM | CLONE_FILES | CLONE_PARENT | CLONE_PIDFD | CLONE_CLEAR_SIGHAND |
-                 CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS |
-                 CLONE_NEWCGROUP,
-        .pidfd = (uint64_t)(uintptr_t)&b->pidfd,
+        .flags = CLONE_VM | CLONE_PARENT | CLONE_CLEAR_SIGHAND | CLONE_NEWUSER | CLONE_NEWNS |
+                 CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP,
         .stack = (uint64_t)(uintptr_t)b->stack,
         .stack_size = SB_STACK,
     };
     TRY(b, "enter outer namespace", sb_sys(setns, b->user, CLONE_NEWUSER));
     TRY(b, "enter network", sb_sys(setns, b->net, CLONE_NEWNET));
+    /* From the shared table to one of our own with nothing but what the child takes along; the child
+     * gets a copy. The supervisor goes on as soon as we end, and reuses the numbers. */
+    TRY(b, "descriptors", sb_sys(close_range, SB_FD_END, ~0U, CLOSE_RANGE_UNSHARE));
     if (!b->single) {
         /* B may only be made, and its maps only be written, by an id that A knows. */
         TRY(b, "ids", sb_sys(setgroups, 0, 0));
@@ -356,14 +357,18 @@ int sb_birth_start(struct sb_birth *b)
     }
     int status = wait_for((pid_t)pid);
     prctl(PR_SET_DUMPABLE, 0);
-    if (status == 0)
-        return 0;
+    if (status == 0) {
+        /* It is our child and not reaped: the number is its own. */
+        b->pidfd = pidfd_open(b->pid, 0);
+        if (b->pidfd >= 0)
+            return 0;
+        b->err = errno;
+    }
     if (b->err == 0)
         b->err = EINTR; /* the stage was killed */
     if (b->pid > 0) {
         kill(b->pid, SIGKILL); /* our own child, not reaped yet: the pid cannot be another's */
         wait_for(b->pid);
     }
-    sb_close(&b->pidfd);
     return -1;
 }

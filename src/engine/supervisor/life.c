@@ -216,9 +216,13 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* Without a linger we would be gone before the caller that started us has connected. */
+#define FIRST_CALLER_MS 5000
+
 int64_t sb_life_tick(void)
 {
     static int64_t idle_since = -1, swept;
+    static bool served; /* whoever started us has come */
     struct tick t = {sb_real_ms(), INT64_MAX, false};
     sb_box_each(tick_box, &t);
     if (sb_cgroup_unswept() && t.now - swept >= SWEEP_MS) {
@@ -232,12 +236,16 @@ int64_t sb_life_tick(void)
     int64_t now = sb_now_ms();
     if (t.needed || sb_conn_count() > 0) {
         idle_since = -1;
+        served |= sb_conn_count() > 0;
     } else {
+        int64_t linger = (int64_t)sup.linger_ms;
+        if (!served && linger < FIRST_CALLER_MS)
+            linger = FIRST_CALLER_MS;
         if (idle_since < 0)
             idle_since = now;
-        if (now - idle_since >= (int64_t)sup.linger_ms)
+        if (now - idle_since >= linger)
             sup.leaving = true;
-        t.due = earlier(t.due, idle_since + (int64_t)sup.linger_ms - sup.clock_offset_ms);
+        t.due = earlier(t.due, idle_since + linger - sup.clock_offset_ms);
     }
     return t.due;
 }

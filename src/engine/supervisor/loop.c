@@ -12,7 +12,9 @@
 #include "sup.h"
 #include "trash.h"
 
-enum { BATCH = 32, GRAVES = 256 };
+/* Idle work starts after this much silence: a create under way answers sooner than that, and would have
+ * to wait for the end of whatever was begun. */
+enum { BATCH = 32, GRAVES = 256, SILENCE_MS = 5 };
 
 static struct {
     int epoll;
@@ -91,12 +93,14 @@ static void arm_timer(int64_t due_ms)
 void sb_loop_run(void)
 {
     struct epoll_event ev[BATCH];
+    bool silent = false;
     while (!sup.leaving) {
         arm_timer(sb_life_tick());
         if (sup.leaving)
             break;
         int busy = sb_slot_wanted() || sb_trash_wanted();
-        int n = epoll_wait(loop.epoll, ev, BATCH, busy ? 0 : -1);
+        int n = epoll_wait(loop.epoll, ev, BATCH, !busy ? -1 : silent ? 0 : SILENCE_MS);
+        silent = n == 0;
         for (int i = 0; i < n; i++) {
             struct sb_source *src = ev[i].data.ptr;
             if (src->fd >= 0)

@@ -108,7 +108,7 @@ if __name__ == "__main__":
 ]]
 
 local megabytes = 10
-local chunk = ("sandbar pours ten megabytes through a pipe, line by line.....\n"):rep(1057):sub(1, 65536)
+local chunk = ("sandbar pours ten megabytes through a pipe, line by line.....\n"):rep(1058):sub(1, 65536)
 local chunks = megabytes * 1024 * 1024 / #chunk
 
 -- The same bytes through this machine's own sha256sum, to compare with.

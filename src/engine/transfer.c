@@ -77,9 +77,11 @@ static void transfer_free(struct transfer *t)
 static void transfer_fail(struct transfer *t, const struct sb_error *err)
 {
     struct sb_op *op = t->op;
+    if (op != NULL)
+        sb_op_result(op)->error = *err; /* which may be in what is freed now */
     transfer_free(t);
     if (op != NULL)
-        sb_op_fail(op, err);
+        sb_op_complete(op);
 }
 
 /* token, path and user of a file begun but not committed. */

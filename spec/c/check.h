@@ -83,6 +83,27 @@ static inline void on_loop(void (*fn)(void *arg), void *arg)
         ;
 }
 
+/* The sanitizers and fork: what a child forgets of its parent's is no leak, and it may start threads. */
+#define CHECK_FORKS                                                                                \
+    __attribute__((visibility("default"))) int __lsan_is_turned_off(void);                         \
+    int __lsan_is_turned_off(void)                                                                 \
+    {                                                                                              \
+        return sb_generation() != 1;                                                               \
+    }                                                                                              \
+    __attribute__((visibility("default"))) const char *__tsan_default_options(void);               \
+    const char *__tsan_default_options(void)                                                       \
+    {                                                                                              \
+        return "die_after_fork=0:atexit_sleep_ms=0";                                               \
+    }                                                                                              \
+    _Static_assert(1, "")
+
+/* Volumes are divided by this where every access is instrumented. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define CHECK_SCALE 16
+#else
+#define CHECK_SCALE (getenv("CHECK_SMALL") != NULL ? 64 : 1)
+#endif
+
 static inline void check_nothing(void *arg)
 {
     (void)arg;

@@ -12,7 +12,7 @@
 
 #include "check.h"
 
-#define OPS 100000
+#define OPS (100000 / CHECK_SCALE)
 #define IN_FLIGHT 200
 
 static _Atomic size_t completed;

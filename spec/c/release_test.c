@@ -9,6 +9,8 @@
 #include "check.h"
 #include "runtime/release.h"
 
+CHECK_FORKS;
+
 /* What a release in these tests does: fail `failures` times, then succeed, and count. Shared with child
  * processes, so that the parent sees what an exiting child did. */
 struct plan {

@@ -80,8 +80,10 @@ static void accept_one(struct sb_source *source, uint32_t events)
         close(fd);
         return;
     }
-    sb_mailbox_set_channel(l->mailbox, fd);
+    struct sb_mailbox *mailbox = sb_mailbox_ref(l->mailbox);
     stop(l);
+    sb_mailbox_set_channel(mailbox, fd);
+    sb_mailbox_unref(mailbox);
 }
 
 static void begin(struct sb_post *post)

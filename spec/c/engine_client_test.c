@@ -85,6 +85,7 @@ static void creates(void)
         usleep(5000);
     CHECK(fake.destroys == destroys + 1);
     close(fake.pid1);
+    fake.pid1 = -1;
 
     fake.refuse_create = 1;
     op = ask(SB_S_CREATE, "theirs");

@@ -247,7 +247,11 @@ function openresty.park(w)
     turn()
     return true
   end
-  local ok, err = w.sem:wait(DAY)
+  local in_reach, ok, err = pcall(w.sem.wait, w.sem, DAY)
+  if not in_reach then
+    return nil, "a wait cannot leave the C function it is inside of (table.sort, string.gsub, require); "
+      .. "do the waiting outside of it"
+  end
   if ok then
     w.posted = false
   elseif err ~= "timeout" then

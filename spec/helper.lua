@@ -301,6 +301,13 @@ function helper.snapshot()
   return { fds = proc.fds(), children = children }
 end
 
+-- What the runtime keeps once it has been used: the images it runs, the directory of a state root it has a
+-- connection to.
+local function runtimes_own(target)
+  return target:find("^/dev/") or target:find("^/memfd:sandbar%-")
+    or state_root and (target == state_root or target == state_root .. "/v1")
+end
+
 local function look(before, final)
   local found = {}
   local function add(list)

@@ -226,33 +226,9 @@ void conn_error(struct conn *c, uint32_t req, const char *kind, int err, const c
         sb_pack_str(&p, SB_F_STEP, step);
     if (message != NULL)
         sb_pack_str(&p, SB_F_MESSAGE, message);
-    if (path != NULL)
+    if (path != NULL && strlen(path) < PATH_MAX)
         sb_pack_str(&p, SB_F_PATH, path);
     conn_send(c, &p, NULL, 0);
-}
-
-const char *kind_of_errno(int err)
-{
-    switch (err) {
-    case ENOENT:
-        return "NotFound";
-    case EEXIST:
-        return "AlreadyExists";
-    case EACCES:
-    case EPERM:
-    case EROFS:
-        return "PermissionDenied";
-    case ENOSPC:
-    case EDQUOT:
-        return "NoSpace";
-    case EAGAIN:
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-        return "LimitExceeded";
-    default:
-        return "Platform";
-    }
 }
 
 static void dispatch(struct request *r)

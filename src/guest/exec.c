@@ -217,31 +217,41 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
+/* "what: why", in one line whatever `what` holds. */
+static const char *sentence(const char *what, const char *why)
+{
+    static char text[400];
+    size_t n = 0, m = strlen(why);
+    while (what[n] != '\0' && n < sizeof text - 100) {
+        text[n] = (unsigned char)what[n] < ' ' ? '?' : what[n];
+        n++;
+    }
+    memcpy(text + n, ": ", 2);
+    memcpy(text + n + 2, why, m + 1);
+    return text;
+}
+
 static void start_error(const struct request *r, const struct launch *l, const char *program)
 {
     int e = l->error;
-    const char *step = spawn_step_name(l->step);
+    const char *step = spawn_step_name(l->step), *kind = "StartFailed", *path = program, *text;
     switch (l->step) {
     case STEP_USER:
     case STEP_IDS:
-        if (e == EOPNOTSUPP)
-            conn_error(r->conn, r->head.req, "Unsupported", 0, step,
-                       "this sandbox has one user only", NULL);
-        else
-            conn_error(r->conn, r->head.req, "InvalidArgument", e, step,
-                       "the sandbox has no such user or group", NULL);
+        kind = e == EOPNOTSUPP ? "Unsupported" : "InvalidArgument";
+        text = sentence(l->user, e == EOPNOTSUPP ? "this sandbox has one user only"
+                                                 : "the sandbox has no such user or group");
+        path = NULL;
         break;
     case STEP_CWD:
-        if (e == EINVAL)
-            conn_error(r->conn, r->head.req, "InvalidArgument", e, step,
-                       "only one's own home can be named by ~", l->cwd);
-        else
-            conn_error(r->conn, r->head.req, kind_of_errno(e), e, step,
-                       "the working directory cannot be entered", l->cwd);
+        kind = e == EINVAL ? "InvalidArgument" : kind_of_errno(e);
+        path = l->cwd;
+        text = sentence(path, e == EINVAL ? "only one's own home can be named by ~" : text_of_errno(e));
         break;
     default:
-        conn_error(r->conn, r->head.req, "StartFailed", e, step, "the program cannot be run", program);
+        text = sentence(program, text_of_errno(e));
     }
+    conn_error(r->conn, r->head.req, kind, e, step, text, path);
 }
 
 /* All stages, from left to right. 0, or -1 after an error answer: then what was started is killed, and

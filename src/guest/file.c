@@ -67,48 +67,10 @@ static _Noreturn void answer_error(const char *kind, int err, const char *step, 
     file_finish(&p, -1);
 }
 
-static const char *message_of(int err)
-{
-    switch (err) {
-    case ENOENT:
-        return "no such file or directory";
-    case EEXIST:
-        return "it exists already";
-    case EACCES:
-    case EPERM:
-        return "permission denied";
-    case EROFS:
-        return "read-only file system";
-    case ENOSPC:
-    case EDQUOT:
-        return "no space left";
-    case EISDIR:
-        return "is a directory";
-    case ENOTDIR:
-        return "not a directory";
-    case ENOTEMPTY:
-        return "directory not empty";
-    case ELOOP:
-        return "too many symbolic links";
-    case ENAMETOOLONG:
-        return "name too long";
-    case ENXIO:
-        return "not a regular file";
-    case EXDEV:
-        return "on another file system";
-    case EBUSY:
-        return "in use";
-    case ESTALE:
-        return "the tree was moved meanwhile";
-    default:
-        return "the file operation failed";
-    }
-}
-
 _Noreturn void file_fail(int err, const char *step, const char *path)
 {
     err = err < 0 ? -err : err;
-    answer_error(kind_of_errno(err), err, step, message_of(err), path);
+    answer_error(kind_of_errno(err), err, step, text_of_errno(err), path);
 }
 
 _Noreturn void file_refuse(const char *kind, const char *message, const char *path)

@@ -84,7 +84,8 @@ void control_need_leaves(void);
 void control_synced(void);
 void control_stop_check(void);
 
-/* error names of the contract for an errno (positive) */
+/* errors.c, for a positive errno: the contract's name of its kind, and words. */
 const char *kind_of_errno(int err);
+const char *text_of_errno(int err);
 
 #endif

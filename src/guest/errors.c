@@ -1,0 +1,79 @@
+/* What an errno is called: as a kind of the contract, and in words. */
+#include "guest.h"
+
+#include <asm/errno.h>
+
+const char *kind_of_errno(int err)
+{
+    switch (err) {
+    case ENOENT:
+        return "NotFound";
+    case EEXIST:
+        return "AlreadyExists";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        return "PermissionDenied";
+    case ENOSPC:
+    case EDQUOT:
+        return "NoSpace";
+    case EAGAIN:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+        return "LimitExceeded";
+    default:
+        return "Platform";
+    }
+}
+
+const char *text_of_errno(int err)
+{
+    switch (err) {
+    case ENOENT:
+        return "no such file or directory";
+    case EEXIST:
+        return "it exists already";
+    case EACCES:
+    case EPERM:
+        return "permission denied";
+    case EROFS:
+        return "read-only file system";
+    case ENOSPC:
+    case EDQUOT:
+        return "no space left";
+    case ENOEXEC:
+        return "not in a format that can be executed";
+    case E2BIG:
+        return "the arguments or the environment are too long";
+    case ETXTBSY:
+        return "open for writing";
+    case EAGAIN:
+        return "too many processes";
+    case EMFILE:
+    case ENFILE:
+        return "too many open files";
+    case ENOMEM:
+        return "not enough memory";
+    case EISDIR:
+        return "is a directory";
+    case ENOTDIR:
+        return "not a directory";
+    case ENOTEMPTY:
+        return "directory not empty";
+    case ELOOP:
+        return "too many symbolic links";
+    case ENAMETOOLONG:
+        return "name too long";
+    case ENXIO:
+        return "not a regular file";
+    case EXDEV:
+        return "on another file system";
+    case EBUSY:
+        return "in use";
+    case ESTALE:
+        return "the tree was moved meanwhile";
+    default:
+        return "it failed";
+    }
+}

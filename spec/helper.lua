@@ -304,7 +304,7 @@ end
 -- What the runtime keeps once it has been used: the images it runs, the directory of a state root it has a
 -- connection to.
 local function runtimes_own(target)
-  return target:find("^/dev/") or target:find("^/memfd:sandbar%-")
+  return target:find("^/dev/") or target:find("^/memfd:")
     or state_root and (target == state_root or target == state_root .. "/v1")
 end
 
@@ -324,8 +324,7 @@ local function look(before, final)
   for fd, target in pairs(proc.fds()) do
     -- The runtime's own descriptors come with the first operation and stay: anonymous ones are counted
     -- by growth below, named ones must not appear at all.
-    if before.fds[fd] ~= target and target:sub(1, 1) == "/" and not target:find("^/dev/")
-      and not target:find("^/memfd:") then
+    if before.fds[fd] ~= target and target:sub(1, 1) == "/" and not runtimes_own(target) then
       add { ("descriptor %d: %s"):format(fd, target) }
     end
   end

@@ -72,6 +72,8 @@ static curl_socket_t on_open(void *clientp, curlsocktype purpose, struct curl_so
         return CURL_SOCKET_BAD;
     int fd = *slot;
     *slot = -1;
+    if (!fetch->dialled)
+        sb_port_refill(fetch->user.port); /* by the time the next connection is wanted, it is there */
     return fd;
 }
 

@@ -48,9 +48,7 @@ static void end(struct sb_fetch *fetch, const struct sb_error *err)
         close(fetch->connected);
     fetch->connected = -1;
     if (fetch->user.port != NULL && fetch->user.port->place != NULL) {
-        if (fetch->pair.v4 < 0)
-            sb_port_refill(fetch->user.port);
-        sb_port_give(fetch->user.port, fetch->pair);
+        sb_port_give(fetch->user.port, fetch->pair, fetch->pair_since);
     } else {
         sb_pair_close(&fetch->pair);
     }
@@ -207,6 +205,7 @@ static void on_pair(void *arg, struct sb_pair pair, const struct sb_error *err)
     if (too_late(fetch, &pair))
         return;
     fetch->pair = pair;
+    fetch->pair_since = sb_now();
     if (err != NULL)
         end(fetch, err);
     else
@@ -220,8 +219,9 @@ static void sockets(struct sb_fetch *fetch, int fresh)
         launch(fetch);
         return;
     }
+    fetch->pair_since = port->spare_since;
     if (!fresh)
-        fetch->pair = sb_port_take(port);
+        fetch->pair = sb_port_take(port, !sb_fetch_repeatable(fetch));
     if (fetch->pair.v4 >= 0) {
         launch(fetch);
         return;
@@ -237,7 +237,7 @@ static void on_probed(void *arg, struct sb_pair pair, const struct sb_error *err
     struct sb_fetch *fetch = arg;
     if (too_late(fetch, &pair))
         return;
-    sb_port_give(fetch->user.port, pair);
+    sb_port_give(fetch->user.port, pair, sb_now());
     if (fetch->head_done || fetch->transfer.easy == NULL)
         return;
     if (err == NULL) {
@@ -273,7 +273,7 @@ static void on_start(void *arg)
     else if (sb_port_join(port, &fetch->user, on_closed) < 0)
         sb_fetch_fail(fetch, SB_ERR_CLOSED, "the port is closed");
     else
-        sockets(fetch, !sb_fetch_repeatable(fetch) && port->place != NULL && port->place->type->remote);
+        sockets(fetch, 0);
     sb_object_unref(port);
 }
 

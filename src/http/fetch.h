@@ -22,6 +22,7 @@ struct sb_fetch {
     int dead;        /* ... although all else is over */
     int new_sockets; /* the pair was asked for by this attempt: a refusal is final */
     struct sb_pair pair;
+    uint64_t pair_since;
     struct sb_dial *dial;
     int dialled;   /* libcurl gets a connected descriptor ... */
     int connected; /* ... this one; -1 */

@@ -10,6 +10,8 @@
 
 #include "http/core.h"
 
+#define SURE 1000000000u /* ns */
+
 char sb_http_tmpdir[64] = "/tmp";
 
 static int global_code;
@@ -192,18 +194,21 @@ void sb_port_easy_done(struct sb_port *port, CURL *easy)
     port->idle[port->idle_count++] = easy;
 }
 
-struct sb_pair sb_port_take(struct sb_port *port)
+struct sb_pair sb_port_take(struct sb_port *port, int sure)
 {
+    if (sure && port->place->type->remote && sb_now() - port->spare_since > SURE)
+        return SB_PAIR_NONE;
     struct sb_pair pair = port->spare;
     port->spare = SB_PAIR_NONE;
     return pair;
 }
 
-void sb_port_give(struct sb_port *port, struct sb_pair pair)
+void sb_port_give(struct sb_port *port, struct sb_pair pair, uint64_t since)
 {
     if (pair.v4 >= 0 && port->spare.v4 < 0 && !port->closed) {
         sb_pair_close(&port->spare);
         port->spare = pair;
+        port->spare_since = since;
     } else {
         sb_pair_close(&pair);
     }
@@ -214,7 +219,7 @@ static void on_refill(void *arg, struct sb_pair pair, const struct sb_error *err
     struct sb_port *port = arg;
     (void)err; /* whoever needs the sockets asks again and is told */
     port->refilling = 0;
-    sb_port_give(port, pair);
+    sb_port_give(port, pair, sb_now());
     sb_object_unref(port);
 }
 

@@ -19,7 +19,8 @@ struct sb_port {
     struct curl_slist *resolve; /* that name's two loopback addresses */
     /* [io] */
     struct sb_multi *multi; /* made by the first transfer */
-    struct sb_pair spare;   /* at hand for the next connection */
+    struct sb_pair spare;   /* at hand for the next connection ... */
+    uint64_t spare_since;   /* ... got when the place was last known to run */
     int resolved; /* the multi handle knows the two addresses by now, and never forgets them */
     int refilling, closed;
     struct sb_port_user *users; /* in flight */
@@ -41,10 +42,11 @@ int sb_port_multi(struct sb_port *port, struct sb_error *err);
 /* An easy handle with nothing set, or NULL; and back, out of the multi handle. */
 CURL *sb_port_easy(struct sb_port *port);
 void sb_port_easy_done(struct sb_port *port, CURL *easy);
-/* The spare pair, or an empty one. */
-struct sb_pair sb_port_take(struct sb_port *port);
-/* Gives back what was not used: kept when it is whole and there is no other. */
-void sb_port_give(struct sb_port *port, struct sb_pair pair);
+/* The spare pair, or an empty one. `sure`: only if the place ran a moment ago. A place that has been frozen
+ * since still lets connections in, so what must not be sent into one asks again after that moment. */
+struct sb_pair sb_port_take(struct sb_port *port, int sure);
+/* Gives back what was not used, got at `since`: kept when there is no other. */
+void sb_port_give(struct sb_port *port, struct sb_pair pair, uint64_t since);
 /* Asks for a spare pair where asking takes a while. */
 void sb_port_refill(struct sb_port *port);
 

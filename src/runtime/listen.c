@@ -1,8 +1,9 @@
-/* The second wake channel of a mailbox, for hosts that can connect to a path but not poll a descriptor.
+/* Sockets for hosts that can connect to a path but not poll a descriptor: the second wake channel of a mailbox,
+ * and what leash.c needs.
  *
  * A 0700 directory with a listening socket; the first connection from this very process is kept, listener and
  * directory go away. Nobody connects: they go away after half a minute. The listener belongs to the I/O
- * thread and holds a reference to the mailbox. */
+ * thread. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,13 +23,15 @@ struct listener {
     struct sb_source source;
     struct sb_timer timer;
     struct sb_post post;
-    struct sb_mailbox *mailbox;
+    void (*accepted)(void *arg, int fd);
+    void *arg;
     char dir[80];
     char path[96];
 };
 
 static struct listener *watched; /* the I/O thread's */
 
+/* What it was for is told apart from it: by stop, or by the caller of sb_listen. */
 static void discard(struct listener *l)
 {
     if (l->source.fd >= 0)
@@ -37,24 +40,27 @@ static void discard(struct listener *l)
         unlink(l->path);
     if (l->dir[0] != '\0')
         rmdir(l->dir);
-    sb_mailbox_unref(l->mailbox);
     free(l);
 }
 
-static void stop(struct listener *l)
+/* Ends it with the connection, or with -1 when nobody came. */
+static void stop(struct listener *l, int fd)
 {
+    void (*accepted)(void *arg, int fd) = l->accepted;
+    void *arg = l->arg;
     *l->link = l->next;
     if (l->next != NULL)
         l->next->link = l->link;
     sb_timer_clear(&l->timer);
     sb_source_remove(&l->source);
     discard(l);
+    accepted(arg, fd);
 }
 
 void sb_listen_end(void)
 {
     while (watched != NULL)
-        stop(watched);
+        stop(watched, -1);
 }
 
 void sb_listen_forget(void)
@@ -64,7 +70,7 @@ void sb_listen_forget(void)
 
 static void give_up(struct sb_timer *timer)
 {
-    stop(sb_container(timer, struct listener, timer));
+    stop(sb_container(timer, struct listener, timer), -1);
 }
 
 static void accept_one(struct sb_source *source, uint32_t events)
@@ -80,17 +86,17 @@ static void accept_one(struct sb_source *source, uint32_t events)
         close(fd);
         return;
     }
-    struct sb_mailbox *mailbox = sb_mailbox_ref(l->mailbox);
-    stop(l);
-    sb_mailbox_set_channel(mailbox, fd);
-    sb_mailbox_unref(mailbox);
+    stop(l, fd);
 }
 
 static void begin(struct sb_post *post)
 {
     struct listener *l = sb_container(post, struct listener, post);
     if (sb_source_add(&l->source, NULL) != 0) {
+        void (*accepted)(void *arg, int fd) = l->accepted;
+        void *arg = l->arg;
         discard(l);
+        accepted(arg, -1);
         return;
     }
     sb_timer_set(&l->timer, sb_now() + PATIENCE);
@@ -121,7 +127,7 @@ static int open_listener(struct listener *l, struct sb_error *err)
     return 0;
 }
 
-char *sb_mailbox_listen(struct sb_mailbox *mailbox, struct sb_error *err)
+char *sb_listen(void (*accepted)(void *arg, int fd), void *arg, struct sb_error *err)
 {
     struct listener *l = calloc(1, sizeof *l);
     if (l == NULL) {
@@ -131,7 +137,8 @@ char *sb_mailbox_listen(struct sb_mailbox *mailbox, struct sb_error *err)
     l->source = (struct sb_source){-1, EPOLLIN, accept_one};
     l->timer.fire = give_up;
     l->post.fn = begin;
-    l->mailbox = sb_mailbox_ref(mailbox);
+    l->accepted = accepted;
+    l->arg = arg;
     char *path = NULL;
     if (open_listener(l, err) == 0) {
         path = strdup(l->path);
@@ -143,4 +150,20 @@ char *sb_mailbox_listen(struct sb_mailbox *mailbox, struct sb_error *err)
     free(path);
     discard(l);
     return NULL;
+}
+
+static void set_channel(void *arg, int fd)
+{
+    struct sb_mailbox *mailbox = arg;
+    if (fd >= 0)
+        sb_mailbox_set_channel(mailbox, fd);
+    sb_mailbox_unref(mailbox);
+}
+
+char *sb_mailbox_listen(struct sb_mailbox *mailbox, struct sb_error *err)
+{
+    char *path = sb_listen(set_channel, sb_mailbox_ref(mailbox), err);
+    if (path == NULL)
+        sb_mailbox_unref(mailbox);
+    return path;
 }

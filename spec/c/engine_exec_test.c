@@ -1,5 +1,6 @@
 /* exec and the connection to pid 1: what a command gives, and what a hostile pid 1 cannot do. */
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "engine_fake.h"
@@ -558,6 +559,90 @@ static void processes(void)
     passed("a started process is waited for by many, and killed by its release");
 }
 
+/* The sandbox's handle is closed before the process's release is fired. */
+static void late_kill(void)
+{
+    struct sb_box *box = box_begin();
+    unsigned char msg[256];
+    struct sb_packer p;
+    struct sb_msg head;
+    sb_pack_begin(&p, msg, sizeof msg, SB_C_EXEC, 0, 0);
+    sb_pack_str(&p, SB_F_ARG, "server");
+    struct sb_op *op = sb_process_start(box, mailbox, msg, p.len);
+    struct started s = start(0);
+    struct sb_result *r = wait_for(mailbox, op);
+    int old = fake.pid1;
+    fake.pid1 = -1;
+    struct sb_op *waiting = sb_process_wait((struct sb_process *)r->object, mailbox);
+    settle();
+    sb_box_close(box);
+    CHECK(wait_for(mailbox, waiting)->error.kind == SB_ERR_CLOSED);
+    sb_op_unref(waiting);
+    settle();
+    struct sb_op *killed = sb_op_new(mailbox, NULL, NULL);
+    CHECK(sb_release_fire(r->release, killed) == 1);
+    for (int i = 0; i < 500 && *(volatile int *)&fake.pid1 < 0; i++)
+        usleep(2000);
+    receive(&head, SB_C_KILL);
+    reply(head.req, 0, NULL, 0);
+    CHECK(wait_for(mailbox, killed)->error.kind == SB_OK);
+    sb_op_unref(killed);
+    sb_op_unref(op);
+    close(old);
+    (void)s;
+    box_end(box);
+    passed("a process outliving its connection is killed through a new one");
+}
+
+static void starvation(void)
+{
+    struct sb_box *box = box_begin();
+    struct sb_op *op = exec_with(box, &plain);
+    struct started s = {.in = -1, .out = -1, .err = -1};
+    struct rlimit old, none;
+    struct sb_msg head;
+    int fds[4];
+    receive(&s.head, SB_C_EXEC);
+    CHECK(pipe2(fds, O_CLOEXEC) == 0 && pipe2(fds + 2, O_CLOEXEC) == 0);
+    getrlimit(RLIMIT_NOFILE, &old);
+    none = old;
+    none.rlim_cur = 3;
+    setrlimit(RLIMIT_NOFILE, &none);
+    int ends[2] = {fds[0], fds[2]};
+    reply(s.head.req, 6, ends, 2);
+    struct sb_result *r = wait_for(mailbox, op);
+    CHECK(r->error.kind == SB_ERR_LIMIT_EXCEEDED && r->error.sys == EMFILE);
+    setrlimit(RLIMIT_NOFILE, &old);
+    receive(&head, SB_C_KILL);
+    CHECK(sb_box_is_open(box));
+    sb_op_unref(op);
+    for (int i = 0; i < 4; i++)
+        close(fds[i]);
+    box_end(box);
+    passed("without free descriptors an exec fails, what it started is killed, the connection lives");
+}
+
+static void forks(void)
+{
+    struct sb_box *box = box_begin();
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (sb_box_is_open(box))
+            _exit(1);
+        sb_object_unref(box);
+        _exit(0);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    struct sb_op *op = exec_with(box, &plain);
+    struct started s = start(0);
+    finish(&s, 0);
+    CHECK(wait_for(mailbox, op)->error.kind == SB_OK);
+    sb_op_unref(op);
+    box_end(box);
+    passed("a forked child's copy of a handle is dead, and dropping it takes nothing from the parent");
+}
+
 int main(void)
 {
     alarm(120);
@@ -589,6 +674,9 @@ int main(void)
     spills();
     pressure();
     processes();
+    late_kill();
+    starvation();
+    forks();
     CHECK(open_fds() == before);
     passed("no descriptor is left over");
     sb_object_unref(first);

@@ -65,27 +65,25 @@ void sb_lua_open_runtime(lua_State *L)
     sb_lua_open_secret(L);
     sb_lua_open_stream(L);
     sb_lua_open_system(L);
+    sb_lua_open_leash(L);
     lua_pushliteral(L, SB_VERSION);
     lua_setfield(L, -2, "VERSION");
 }
-
-#pragma weak sb_lua_open_engine
 
 __attribute__((visibility("default"))) int luaopen_sandbar_core(lua_State *L);
 
 int luaopen_sandbar_core(lua_State *L)
 {
-    struct sb_error err;
+    char why[4096];
 #if LUA_VERSION_NUM >= 502
     luaL_checkversion(L);
 #endif
-    if (sb_copy_claim(SB_VERSION, &err) != 0)
-        return luaL_error(L, "%s", err.message);
+    if (sb_copy_claim(SB_VERSION, why, sizeof why) != 0)
+        return luaL_error(L, "%s", why);
     sb_loop_pin();
     lua_newtable(L);
     sb_lua_open_runtime(L);
-    if (sb_lua_open_engine != NULL)
-        sb_lua_open_engine(L);
+    sb_lua_open_engine(L);
     lua_pushlightuserdata(L, (void *)&sb_core_api);
     lua_setfield(L, LUA_REGISTRYINDEX, SB_API_KEY);
     return 1;

@@ -73,7 +73,7 @@ static int search_object(struct dl_phdr_info *info, size_t size, void *arg)
     return 0;
 }
 
-int sb_copy_claim(const char *version, struct sb_error *err)
+int sb_copy_claim(const char *version, char *why, size_t size)
 {
     struct search search = {NULL, NULL};
     Dl_info self = {0};
@@ -86,8 +86,8 @@ int sb_copy_claim(const char *version, struct sb_error *err)
         return 0;
     sb_copy_claim_of_this.claimed = 0;
     dladdr((void *)&sb_copy_claim, &self);
-    return sb_fail(err, SB_ERR_UNSUPPORTED,
-                   "sandbar %s from %s is in this process already, %s from %s cannot be loaded beside it",
-                   search.other->version, search.file[0] != '\0' ? search.file : "the program itself", version,
-                   self.dli_fname != NULL && self.dli_fname[0] != '\0' ? self.dli_fname : "another file");
+    snprintf(why, size, "sandbar %s from %s is in this process already, %s from %s cannot be loaded beside it",
+             search.other->version, search.file[0] != '\0' ? search.file : "the program itself", version,
+             self.dli_fname != NULL && self.dli_fname[0] != '\0' ? self.dli_fname : "another file");
+    return -1;
 }

@@ -3,10 +3,10 @@
 #ifndef SB_COPY_H
 #define SB_COPY_H
 
-#include "error.h"
+#include <stddef.h>
 
-/* Claims the process for this copy; 0 also when it holds the claim already. Else an error that names both
- * files. */
-int sb_copy_claim(const char *version, struct sb_error *err);
+/* Claims the process for this copy: 0, also when it holds the claim already. Else -1, and `why` names both
+ * files; four kilobytes are enough for most. */
+int sb_copy_claim(const char *version, char *why, size_t size);
 
 #endif

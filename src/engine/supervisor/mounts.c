@@ -80,13 +80,16 @@ static int set_layer(int fs, const char *key, int fd)
 
 int sb_mounts_overlay(int lower, int upper, int work, int64_t id, bool allow_setuid)
 {
-    static const char *const off[] = {"index", "metacopy", "redirect_dir"};
+    static const char *const off[] = {"index", "metacopy"};
     sb_autofd int fs = fsopen("overlay", FSOPEN_CLOEXEC);
     if (fs < 0)
         return -1;
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         if (fsconfig(fs, FSCONFIG_SET_STRING, off[i], "off", 0) < 0)
             return -1;
+    /* The kernel refuses it beside userxattr, which by itself means "nofollow". */
+    if (sup.mode == SB_MODE_ROOT && fsconfig(fs, FSCONFIG_SET_STRING, "redirect_dir", "off", 0) < 0)
+        return -1;
     if (sup.mode != SB_MODE_ROOT && fsconfig(fs, FSCONFIG_SET_FLAG, "userxattr", NULL, 0) < 0)
         return -1;
     if (fsconfig(fs, FSCONFIG_SET_STRING, "source", "sandbar", 0) < 0 ||

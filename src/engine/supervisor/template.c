@@ -81,6 +81,11 @@ static int give(int dir, const char *name, uint32_t inside)
     return fchownat(dir, name, disk_id(inside), disk_id(inside), AT_SYMLINK_NOFOLLOW);
 }
 
+static int link_to(const char *target, int dir, const char *name)
+{
+    return symlinkat(target, dir, name) < 0 ? -1 : give(dir, name, 0);
+}
+
 static int build_skeleton(int dir, struct sb_failure *f)
 {
     for (size_t i = 0; i < sizeof directory / sizeof *directory; i++)
@@ -99,8 +104,8 @@ static int build_skeleton(int dir, struct sb_failure *f)
         if (sb_copy_tree(AT_FDCWD, from, dir, to, disk_id(0)) < 0)
             return sb_failed(f, NULL, errno, "base template", "%s", from);
     }
-    if (symlinkat("/run", dir, "var/run") < 0 || symlinkat("/run/lock", dir, "var/lock") < 0 ||
-        symlinkat("/proc/mounts", dir, "etc/mtab") < 0)
+    if (link_to("/run", dir, "var/run") < 0 || link_to("/run/lock", dir, "var/lock") < 0 ||
+        link_to("/proc/mounts", dir, "etc/mtab") < 0)
         return sb_failed_errno(f, "base template", "links");
     for (size_t i = 0; i < sizeof unmerged / sizeof *unmerged; i++) {
         char host[16], target[256];
@@ -109,7 +114,7 @@ static int build_skeleton(int dir, struct sb_failure *f)
         struct stat st;
         if (n > 0) {
             target[n] = '\0';
-            n = symlinkat(target, dir, unmerged[i]);
+            n = link_to(target, dir, unmerged[i]);
         } else if (stat(host, &st) == 0) {
             n = mkdirat(dir, unmerged[i], 0755);
         }

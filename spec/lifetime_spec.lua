@@ -70,6 +70,7 @@ describe("a sandbox's lifetime", function()
   end)
 
   it("is not shortened by connecting, and extended only when asked (B28)", function()
+    local sandboxes = helper.open { root = helper.dir() } -- luacheck: ignore 431
     local box = sandbar.assert(sandboxes:create { id = "c", lifetime = 1800 })
     local ends = box.ends_at
     for _, lifetime in ipairs { false, 300 } do
@@ -118,16 +119,20 @@ describe("a sandbox's lifetime", function()
         assert.is_truthy(err.message:find("lifetime", 1, true))
       end
     end
-    for _, good in ipairs { 2147483, 2147484, 4294968, 1e9, "10 minutes" } do
+    for _, good in ipairs { 2147483, 2147484, 4294968, 3e8, "10 minutes" } do
       local box = sandbar.assert(sandboxes:create_scoped { lifetime = good })
       assert.is_true(sandbar.assert(box:exec("true")).ok)
       assert.equal("running", sandbar.assert(box:info()).state)
       box:close()
     end
     for _, tiny in ipairs { 0.001, 1e-9 } do
-      local box = sandbar.assert(sandboxes:create { id = "tiny", lifetime = tiny, on_expiry = "destroy" })
+      -- It may be over before create has an answer.
+      local box, err = sandboxes:create { id = "tiny", lifetime = tiny, on_expiry = "destroy" }
+      assert.is_true(box ~= nil or err.kind == "NotFound")
       becomes("tiny", "NotFound")
-      box:close()
+      if box then
+        box:close()
+      end
     end
   end)
 

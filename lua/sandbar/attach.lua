@@ -26,7 +26,7 @@ local function labels_match(wanted, to, timeout)
   if not r then
     return nil, err
   end
-  local labels = record.pairs(r.fields.label)
+  local labels = record.labels(r.fields.label)
   for key, value in pairs(wanted) do
     if labels[key] ~= value then
       return false

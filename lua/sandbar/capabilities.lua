@@ -25,8 +25,7 @@ end
 function capabilities.complete(claims)
   local out = {}
   for _, name in ipairs(capabilities.names) do
-    local value = claims[name]
-    out[name] = value == nil and false or value
+    out[name] = claims[name] or false
   end
   return out
 end

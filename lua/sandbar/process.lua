@@ -147,9 +147,10 @@ function process.start(to, cmd, opts)
     if not held then
       return nil, err
     end
-  elseif opts.detached or not to.owned then
+  else
     r.release:cancel() -- it lives as long as its sandbox
     state._release = nil
+    state._kill = to.owned and not opts.detached -- by close() at the latest
   end
   if whole then
     local stdin = r.object:stdin()
@@ -300,6 +301,7 @@ function methods:detach()
     return nil, err
   end
   own.let_go(state)
+  state._kill = nil
   if state._release then
     state._release:cancel()
     state._release, state._guard = nil, nil
@@ -341,6 +343,7 @@ function methods:close()
   state._closed = true
   own.let_go(state)
   local release = state._release
+    or state._kill and not state._link.closed and state._native:release() or nil
   state._release, state._guard = nil, nil
   if release then
     wait.op(release:op(), false, "close")

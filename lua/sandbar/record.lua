@@ -34,6 +34,22 @@ function record.signal_number(signal)
   return SIGNALS[name] or ALIASES[name]
 end
 
+-- Labels travel as "name=value"; in the name, = and % are written as %3D and %25.
+function record.label(name, value)
+  return name:gsub("[%%=]", { ["%"] = "%25", ["="] = "%3D" }) .. "=" .. value
+end
+
+function record.labels(list)
+  local out = {}
+  for _, item in ipairs(list or {}) do
+    local name, value = item:match("^([^=]*)=(.*)$")
+    if name then
+      out[name:gsub("%%(%x%x)", { ["25"] = "%", ["3D"] = "=" })] = value
+    end
+  end
+  return out
+end
+
 -- A list of "name\0value" as a table.
 function record.pairs(list)
   local out = {}
@@ -96,7 +112,7 @@ function record.sandbox(fields)
     provider_id = fields.id,
     state = state,
     kept = kept ~= "" and kept or nil,
-    labels = record.pairs(fields.label),
+    labels = record.labels(fields.label),
     template = fields.template,
     created_at = seconds(fields.created_ms),
     started_at = seconds(fields.started_ms),

@@ -5,9 +5,11 @@ local check = require "sandbar.check"
 local core = require "sandbar.core"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
+local record = require "sandbar.record"
 
 local LIFETIME = 3600
-local MAX_LIFETIME = 3155760000 -- a hundred years: every clock below counts it without overflow
+local MAX_LIFETIME = 315360000 -- ten years: the engine takes no more
+local MAX_EXECS = 64
 local MAX_ENV = 262144
 local MAX_ID = 128
 
@@ -75,7 +77,7 @@ local function no_zero(what, value)
 end
 spec.no_zero = no_zero
 
--- Labels as the engine wants them: a list of "key\0value".
+-- Labels as the engine wants them: a list of texts, in the order of their keys.
 function spec.check_labels(labels, what)
   local keys, list = {}, {}
   for key, value in pairs(labels) do
@@ -96,7 +98,7 @@ function spec.check_labels(labels, what)
   end
   table.sort(keys)
   for i, key in ipairs(keys) do
-    list[i] = key .. "\0" .. labels[key]
+    list[i] = record.label(key, labels[key])
   end
   return list
 end
@@ -287,7 +289,7 @@ clause("limits", function(s, f)
   end
   f.limit_processes = limits.processes
   f.limit_files = limits.files
-  f.limit_commands = limits.max_concurrent_execs
+  f.limit_commands = limits.max_concurrent_execs or MAX_EXECS
   if limits.max_commands ~= nil then
     return unsupported("limits.max_commands",
       "limits.max_commands: the local engine does not count commands yet")

@@ -1,5 +1,7 @@
 /* Drives pid 1 without a supervisor: starts build/guest/pid1 in namespaces of its own and speaks the
- * wire with it. Run as root: `guest_drive [path of pid1] [name of a test]`. */
+ * wire with it. Needs root. `guest_test [--userns] [--leaves] [--image=pid1] [name ...]`; without
+ * arguments everything but "bench" runs, then the trees again with leaf groups, the rest in a user
+ * namespace. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -204,13 +206,26 @@ static int new_conn(struct box *b)
 }
 
 static int leaf_serial;
+static char cgroup2[256]; /* where version 2 groups are mounted; empty: nowhere */
+
+static void find_cgroup2(void)
+{
+    FILE *f = fopen("/proc/mounts", "r");
+    char line[1024], kind[64], path[256];
+    while (f != NULL && fgets(line, sizeof line, f) != NULL)
+        if (sscanf(line, "%*s %255s %63s", path, kind) == 2 && strcmp(kind, "cgroup2") == 0)
+            memcpy(cgroup2, path, sizeof path);
+    if (f != NULL)
+        fclose(f);
+}
+
 
 static int make_leaves(int *fds, int pairs)
 {
     int n = 0;
     for (int i = 0; i < pairs; i++) {
-        char path[128], file[160];
-        snprintf(path, sizeof path, "/sys/fs/cgroup/unified/guest-drive-%d-%d", getpid(), leaf_serial++);
+        char path[400], file[420];
+        snprintf(path, sizeof path, "%s/guest-test-%d-%d", cgroup2, getpid(), leaf_serial++);
         mkdir(path, 0755);
         snprintf(file, sizeof file, "%s/cgroup.procs", path);
         fds[n++] = open(file, O_RDWR | O_CLOEXEC);
@@ -224,9 +239,9 @@ static int make_leaves(int *fds, int pairs)
 
 static void remove_leaves(void)
 {
-    char path[128];
+    char path[400];
     for (int i = 0; i < leaf_serial; i++) {
-        snprintf(path, sizeof path, "/sys/fs/cgroup/unified/guest-drive-%d-%d", getpid(), i);
+        snprintf(path, sizeof path, "%s/guest-test-%d-%d", cgroup2, getpid(), i);
         rmdir(path);
     }
 }
@@ -240,7 +255,7 @@ static void box_start_with(struct box *b, uint64_t limit)
     struct answer *a = malloc(sizeof *a);
     int pair[2], fds[16], nfds = 0;
     char path[64];
-    strcpy(b->dir, "/tmp/guest-drive-XXXXXX");
+    strcpy(b->dir, "/tmp/guest-test-XXXXXX");
     if (mkdtemp(b->dir) == NULL)
         abort();
     chmod(b->dir, 0755);
@@ -495,7 +510,6 @@ static void test_exec(struct box *b)
     CHECK(shell(b, &r, "kill -9 $$") == 0 && WIFSIGNALED((int)r.status) && same(r.reason, "signal"), "%s", r.reason);
     run_free(&r);
     CHECK(shell(b, &r, "ls /proc/self/fd | tr '\\n' ' '; grep -E '^(SigBlk|SigIgn|CapEff|CapPrm|CapInh|CapAmb|Groups|NoNewPrivs)' /proc/self/status; id; pwd; env | sort; ulimit -n; umask; ps -o sid,pid,pgid -p $$") == 0, "run");
-    printf("%s%s", r.data[0], r.data[1]);
     CHECK(strstr(r.data[0], "SigIgn:\t0000000000000000") != NULL, "ignored signals");
     CHECK(strstr(r.data[0], "SigBlk:\t0000000000000000") != NULL, "blocked signals");
     CHECK(strstr(r.data[0], "CapEff:\t0000000000000000") != NULL, "capabilities");
@@ -1093,7 +1107,7 @@ static void test_bench(struct box *b)
         printf("?\n");
 }
 
-#include "guest_drive_files.h"
+#include "guest_files.h"
 
 static const struct {
     const char *name;
@@ -1106,29 +1120,49 @@ static const struct {
     {"bench", test_bench},
 };
 
+static void run_tests(char **names, int n, int bench)
+{
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+        struct box b;
+        int wanted = n == 0 && (bench || strcmp(tests[i].name, "bench") != 0);
+        for (int j = 0; j < n; j++)
+            wanted |= strcmp(names[j], tests[i].name) == 0;
+        if (!wanted)
+            continue;
+        printf("%s%s%s\n", tests[i].name, use_leaves ? " (leaf groups)" : "", use_userns ? " (user namespace)" : "");
+        box_start(&b);
+        tests[i].run(&b);
+        CHECK(kill(b.pid, 0) == 0 && waitpid(b.pid, NULL, WNOHANG) == 0, "pid 1 has died");
+        box_end(&b);
+    }
+}
+
 int main(int argc, char **argv)
 {
+    static char *trees[] = {"kill", "attach", "orphans", "control"}, *users[] = {"exec", "start_errors", "kill", "files"};
+    int plain = argc == 1;
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (getcwd(start_dir, sizeof start_dir) == NULL)
         return 2;
+    if (geteuid() != 0) {
+        printf("pid 1 can be tried by root only\n");
+        return 77;
+    }
+    find_cgroup2();
     for (; argc > 1 && argv[1][0] == '-'; argc--, argv++) {
         use_userns |= strcmp(argv[1], "--userns") == 0;
         use_leaves |= strcmp(argv[1], "--leaves") == 0;
         if (strncmp(argv[1], "--image=", 8) == 0)
             image = argv[1] + 8;
     }
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        struct box b;
-        int wanted = argc < 2;
-        for (int j = 1; j < argc; j++)
-            wanted |= strcmp(argv[j], tests[i].name) == 0;
-        if (!wanted)
-            continue;
-        printf("%s\n", tests[i].name);
-        box_start(&b);
-        tests[i].run(&b);
-        CHECK(kill(b.pid, 0) == 0 && waitpid(b.pid, NULL, WNOHANG) == 0, "pid 1 has died");
-        box_end(&b);
+    run_tests(argv + 1, argc - 1, 0);
+    if (plain) {
+        use_userns = 1;
+        run_tests(users, 4, 0);
+        use_userns = 0;
+        use_leaves = cgroup2[0] != '\0';
+        if (use_leaves)
+            run_tests(trees, 4, 0);
     }
     remove_leaves();
     printf("%d checks, %d failures\n", checks, failures);

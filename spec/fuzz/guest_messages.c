@@ -1,0 +1,189 @@
+/* Whatever a caller sends to pid 1: requests on a real socket, commands that are not really started. The
+ * input is a row of datagrams, each behind two bytes of length. The guest's sources are part of this
+ * file, since they live without a C library and its headers. */
+#include "guest/conn.c"
+#include "guest/errors.c"
+#include "guest/exec.c"
+#include "guest/loop.c"
+#include "guest/proc.c"
+#include "guest/tail.c"
+
+extern void *calloc(size_t n, size_t size);
+extern void *realloc(void *p, size_t n);
+extern void free(void *p);
+extern void abort(void);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+struct guest guest;
+
+void *mem_alloc(size_t n)
+{
+    return calloc(1, n + 1);
+}
+
+void mem_free(void *p)
+{
+    free(p);
+}
+
+void *mem_grow(void *p, size_t used, size_t n)
+{
+    (void)used;
+    return realloc(p, n);
+}
+
+int str_same(const void *a, size_t len, const char *b)
+{
+    return strlen(b) == len && memcmp(a, b, len) == 0;
+}
+
+const char *str_find(const void *s, size_t len, char c)
+{
+    const char *p = s;
+    for (size_t i = 0; i < len; i++)
+        if (p[i] == c)
+            return p + i;
+    return NULL;
+}
+
+/* Every string must end where the kernel would look for its end. */
+static size_t touched;
+int spawn(struct launch *l)
+{
+    static int pid = 2;
+    for (char **s = l->argv; *s != NULL; s++)
+        touched += strlen(*s);
+    for (char **s = l->env; *s != NULL; s++)
+        if (str_find(*s, strlen(*s), '=') == NULL)
+            abort();
+    for (size_t i = 0; i < ENV_SPARE; i++)
+        l->env[l->nenv + i] = NULL;
+    touched += strlen(l->user) + (l->cwd != NULL ? strlen(l->cwd) : 0);
+    l->step = touched % 3 == 0 ? STEP_EXECVE : touched % 7 == 0 ? STEP_CWD : STEP_NONE;
+    if (l->step == STEP_CWD && l->cwd == NULL)
+        l->step = STEP_NONE;
+    l->error = ENOENT;
+    return pid++;
+}
+
+const char *spawn_step_name(enum spawn_step step)
+{
+    return step == STEP_CWD ? "cwd" : "execve";
+}
+
+struct leaf leaf_take(void)
+{
+    return (struct leaf){-1, -1};
+}
+
+int leaf_give(struct leaf *leaf)
+{
+    (void)leaf;
+    return 0;
+}
+
+uint64_t tree_signal(struct proc *p, int sig)
+{
+    (void)p;
+    return (uint64_t)sig;
+}
+
+int tree_alive(struct proc *p)
+{
+    return p->running;
+}
+
+uint64_t tree_signal_stages(struct proc *p, int sig, int group)
+{
+    return p->nstages + (unsigned)sig + (unsigned)group;
+}
+
+void control_synced(void)
+{
+}
+
+void control_stop_check(void)
+{
+}
+
+void worker_request(struct request *r)
+{
+    conn_reply(r->conn, r->head.req);
+}
+
+int worker_reaped(int pid, int status)
+{
+    (void)pid;
+    return status < 0;
+}
+
+void worker_forget(struct conn *c)
+{
+    (void)c;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static char *env[] = {"A=1", "PATH=/bin", NULL};
+    int pair[2];
+    if (guest.epoll == 0) {
+        guest.timer.fd = guest.control.fd = -1;
+        if (loop_start() != 0)
+            abort();
+        guest.ready = 1;
+        guest.env = env;
+        guest.nenv = 2;
+    }
+    if (SYS4(__NR_socketpair, 1, 5 | O_CLOEXEC | O_NONBLOCK, 0, pair) != 0)
+        abort();
+    conn_add(pair[1]);
+    while (size >= 2 && guest.conns != NULL) {
+        size_t len = (size_t)(data[0] | data[1] << 8);
+        unsigned char copy[4096];
+        struct sb_packer p = {copy, 0, 0, 0};
+        struct sb_msg head = {SB_PROTO_MAGIC, SB_C_PING, 0, 1, 0};
+        data += 2;
+        size -= 2;
+        len = len < size ? len : size;
+        len = len < sizeof copy ? len : sizeof copy;
+        memcpy(copy, data, len);
+        /* Most inputs shall get past the header. */
+        if (len >= sizeof head && copy[0] != 0xff) {
+            head.type = (uint16_t)(SB_C_PING + copy[4] % 12);
+            head.req = 1 + copy[8];
+            memcpy(copy, &head, sizeof head);
+        }
+        p.len = len;
+        msg_send(pair[0], &p, NULL, 0, MSG_DONTWAIT);
+        guest.conns->watch.ready(&guest.conns->watch, EPOLLIN);
+        for (struct proc *q = procs; q != NULL; q = q->next)
+            if (q->running && copy[len / 2] % 2 == 0) {
+                struct sys_rusage none = {0};
+                int pid = q->stages[q->nstages - 1];
+                if (pid > 0)
+                    reaped(pid, copy[0], &none);
+                break;
+            }
+        conn_reap_dead();
+        data += len;
+        size -= len;
+    }
+    sys_close(pair[0]);
+    if (guest.conns != NULL) {
+        guest.conns->dead = any_dead = 1;
+        conn_reap_dead();
+    }
+    while (procs != NULL) {
+        struct waiter *w;
+        if (procs->running)
+            procs_running--;
+        else if (!procs->hidden)
+            procs_ended--;
+        while ((w = procs->waiters) != NULL) {
+            procs->waiters = w->next;
+            mem_free(w);
+        }
+        proc_free(procs);
+    }
+    return 0;
+}

@@ -2,8 +2,8 @@
 -- cancelled, and what shields it. A frame is a stretch of work that cancellation does not reach: the
 -- finalizers of a closing scope, or a shield. Frames end at a deadline, so nothing is shielded for ever.
 --
---   context: cancelled (error), cancelled_at, frame (innermost), waiter (parked on), origin (frames of
---            whoever started it, to tell "inside a finalizer of" across tasks)
+--   context: cancelled (error), cancelled_at, frame (innermost), waiter (parked on), source (what it waits
+--            for), origin (frames of whoever started it, to tell "inside a finalizer of" across tasks)
 --   frame:   outer, since, deadline, scope (whose finalizers run in it)
 
 local core = require "sandbar.core"

@@ -73,11 +73,11 @@ local function suspend(source, timeout, op)
   end
 
   local w = host.waiter(ctx)
-  local outer = ctx.waiter
+  local outer, outer_source = ctx.waiter, ctx.source
   local timeout_at = timeout and core.now() + timeout
   local timer, timer_at
   source.arm(host.waits, w)
-  ctx.waiter = w
+  ctx.waiter, ctx.source = w, source
   while true do
     if not early then
       local limit, now = context.limit(ctx), core.now()
@@ -109,7 +109,7 @@ local function suspend(source, timeout, op)
       break
     end
   end
-  ctx.waiter = outer
+  ctx.waiter, ctx.source = outer, outer_source
   disarm(host, timer)
   source.disarm(host.waits, w)
   host.release(w)

@@ -69,9 +69,48 @@ function openresty.context()
   return ctx
 end
 
+-- Does the core know whether its caller may yield? One built for LuaJIT does, one built for 5.1 does not.
+local core_knows
+
+local function probe()
+  table.sort({ 2, 1 }, function(a, b)
+    core_knows = core.isyieldable() == false
+    return a < b
+  end)
+end
+
+-- Inside of table.sort, string.gsub, require? It must be known before: a semaphore whose wait fails to yield
+-- has queued the light thread already, and waking it crashes the worker.
+local function inside_c()
+  if core_knows == nil then
+    probe()
+  end
+  if core_knows then
+    return not core.isyieldable()
+  end
+  local level = 3
+  while true do
+    local frame = debug.getinfo(level, "Sf")
+    if not frame then
+      return false
+    end
+    local fn = frame.func
+    if frame.what == "C" and fn ~= pcall and fn ~= xpcall and debug.getinfo(level + 1, "l") then
+      return true
+    end
+    level = level + 1
+  end
+end
+
+local INSIDE_C = "a wait cannot leave the C function it is inside of (table.sort, string.gsub, require); do the "
+  .. "waiting outside of it"
+
 function openresty.can_wait()
   local phase = ngx.get_phase()
   if CAN_WAIT[phase] then
+    if inside_c() then
+      return nil, INSIDE_C
+    end
     return true
   end
   return nil, ("nginx allows no waiting in its %s phase; do it in ngx.timer.at(0, fn)"):format(phase)
@@ -247,11 +286,7 @@ function openresty.park(w)
     turn()
     return true
   end
-  local in_reach, ok, err = pcall(w.sem.wait, w.sem, DAY)
-  if not in_reach then
-    return nil, "a wait cannot leave the C function it is inside of (table.sort, string.gsub, require); "
-      .. "do the waiting outside of it"
-  end
+  local ok, err = w.sem:wait(DAY)
   if ok then
     w.posted = false
   elseif err ~= "timeout" then
@@ -303,32 +338,55 @@ openresty.tasks_die = true
 -- ---- the leash: a scope ends with the request it was opened in ----
 
 local REQUEST = { rewrite = true, server_rewrite = true, access = true, content = true }
+local LEASH = setmetatable({}, { __tostring = function() return "sandbar leash" end })
 
---- Ties a scope to the running request by a connection that nginx closes when the request ends, however it
---- does; the core tells. lost(s) is then called by the pump. Returns a function that takes the leash off, or
---- nil where there is none.
-function openresty.leash(s, lost)
-  if not core.leash or not REQUEST[ngx.get_phase()] then
-    return nil
+-- One connection a request, which nginx closes when the request ends, however it does; the core tells. What
+-- the request's threads were waiting for is cancelled then, its scopes are lost. nil where there is none.
+local function leash_of_request()
+  local leash = ngx.ctx[LEASH]
+  if leash then
+    return leash
   end
   local op, path = core.leash()
   if not op or not start_pump() then
     return nil
   end
+  leash = { op = op, scopes = {} }
+  local store = contexts()
+  leashes[op:id()] = function()
+    for _, ctx in pairs(store) do
+      if ctx.source then
+        ctx.source.stop()
+      end
+    end
+    for s, lost in pairs(leash.scopes) do
+      lost(s)
+    end
+  end
   local socket = ngx.socket.tcp()
   socket:settimeouts(1000, 1000, FOREVER_MS)
   if not socket:connect("unix:" .. path) then
+    leashes[op:id()] = nil
     op:cancel()
     return nil
   end
-  local id = op:id()
-  leashes[id] = function()
-    lost(s)
+  ngx.ctx[LEASH] = leash
+  return leash
+end
+
+--- Ties a scope to the running request: lost(s) is called when that has ended. Returns a function that takes
+--- the leash off, or nil where there is none.
+function openresty.leash(s, lost)
+  if not REQUEST[ngx.get_phase()] then
+    return nil
   end
+  local leash = leash_of_request()
+  if not leash then
+    return nil
+  end
+  leash.scopes[s] = lost
   return function()
-    leashes[id] = nil
-    op:cancel()
-    pcall(socket.close, socket) -- another request's thread cannot close it, and need not
+    leash.scopes[s] = nil
   end
 end
 

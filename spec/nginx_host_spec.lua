@@ -1,0 +1,177 @@
+-- check: only 5.4
+-- check: no asan
+-- Waits, tasks and scopes inside a real nginx with its Lua module, one worker.
+
+local helper = require "spec.helper"
+
+local MODULES = "/usr/lib/nginx/modules"
+local tree = os.getenv("SPEC_TREE") or "."
+local build = os.getenv("SPEC_BUILD") or tree .. "/build"
+
+local CONFIG = [[
+daemon off; worker_processes 1; %(user)
+pid %(dir)/pid; error_log %(dir)/error.log notice;
+load_module %(modules)/ndk_http_module.so; load_module %(modules)/ngx_http_lua_module.so;
+events { worker_connections 512; }
+http {
+  access_log off; client_body_temp_path %(dir)/b; proxy_temp_path %(dir)/p; fastcgi_temp_path %(dir)/f;
+  uwsgi_temp_path %(dir)/u; scgi_temp_path %(dir)/c;
+  lua_package_path "%(tree)/lua/?.lua;%(tree)/lua/?/init.lua;;";
+  lua_package_cpath "%(core)/?.so;;";
+  init_by_lua_block {
+    sb = require "sandbar"
+    seen = { lost = 0, init = select(2, sb.sleep(0.01)) }
+  }
+  init_worker_by_lua_block { seen.init_worker = select(2, sb.sleep(0.01)) }
+  server {
+    listen unix:%(dir)/s; lua_check_client_abort on;
+    location /phases { content_by_lua_block { ngx.print(tostring(seen.init), "\n", tostring(seen.init_worker)) } }
+    location /many { content_by_lua_block {
+      local fns = {}
+      for i = 1, 200 do
+        fns[i] = function() for _ = 1, 20 do assert(sb.sleep(0.0005)) end return i end
+      end
+      local r = sb.assert(sb.all(fns))
+      ngx.print(r.n, " ", r[200])
+    } }
+    location /scope { content_by_lua_block {
+      local log = {}
+      local value = sb.scope(function(scope)
+        scope:defer(function(exit) sb.sleep(0.001) log[#log + 1] = "old " .. tostring(exit.ok) end)
+        scope:spawn(function() local _, err = sb.sleep(100) log[#log + 1] = err.kind return nil, err end)
+        scope:defer(function() log[#log + 1] = "new" end)
+        sb.sleep(0.001)
+        return "value"
+      end)
+      ngx.print(value, " ", table.concat(log, ","))
+    } }
+    location /nested { content_by_lua_block {
+      local inside = coroutine.wrap(function() return tostring(sb.sleep(0.001)) end)()
+      local object = setmetatable({}, { __index = function() return tostring(sb.sleep(0.001)) end })
+      local _, sorted = nil, nil
+      table.sort({ 2, 1 }, function(a, b) _, sorted = sb.sleep(0.001) return a < b end)
+      ngx.print(inside, " ", select(2, pcall(function() return object.x end)), " ", sorted.kind)
+    } }
+    location /log {
+      content_by_lua_block { ngx.print("hi") }
+      log_by_lua_block {
+        seen.log = select(2, sb.sleep(0.01)).message
+        sb.scope(function(scope) scope:defer(function() seen.late = sb.sleep(0.001) end) end)
+      }
+    }
+    location /hang { content_by_lua_block {
+      sb.scope(function(scope)
+        scope:defer(function() sb.sleep(0.001) seen.lost = seen.lost + 1 end)
+        scope:spawn(function() return sb.sleep(100) end)
+        sb.sleep(100)
+      end)
+    } }
+    location /exit { content_by_lua_block {
+      sb.scope(function(scope)
+        scope:defer(function() seen.lost = seen.lost + 1 end)
+        sb.sleep(0.001)
+        ngx.exit(204)
+      end)
+    } }
+    location /seen { content_by_lua_block {
+      ngx.print(seen.lost, " ", sb.pending() - 1, " ", tostring(seen.log), " ", tostring(seen.late))
+    } }
+    location /slow { content_by_lua_block { ngx.print(tostring(sb.sleep(0.3) and sb.sleep(0.1))) } }
+    location /pid { content_by_lua_block { ngx.print(ngx.worker.pid()) } }
+  }
+}
+]]
+
+describe("sandbar in nginx", function()
+  helper.guard { each = false }
+
+  local dir, master
+
+  local function get(path, seconds)
+    return (helper.shell(("curl -s -m %s --unix-socket %s/s http://x%s"):format(seconds or 10, dir, path)))
+  end
+
+  local function gone(pid, seconds)
+    return helper.eventually(function() return not helper.proc.alive(pid) end, seconds)
+  end
+
+  setup(function()
+    local core = build .. "/luajit"
+    if not helper.read_file(core .. "/sandbar/core.so") then
+      core = build .. "/5.1" -- the same interface: it runs in nginx's LuaJIT
+    end
+    local has_nginx = helper.read_file(MODULES .. "/ngx_http_lua_module.so")
+    if not has_nginx or not helper.read_file(core .. "/sandbar/core.so") then
+      return
+    end
+    dir = helper.dir("ng")
+    local values = {
+      dir = dir, tree = tree, core = core, modules = MODULES, user = helper.is_root() and "user root;" or "",
+    }
+    helper.write_file(dir .. "/conf", (CONFIG:gsub("%%%((%w+)%)", values)))
+    helper.shell(("nginx -p %s -c %s/conf >%s/out 2>&1 & "):format(dir, dir, dir))
+    assert(helper.eventually(function() return get("/pid"):match("%d+") end, 5), helper.read_file(dir .. "/error.log"))
+    master = tonumber(helper.read_file(dir .. "/pid"):match("%d+"))
+  end)
+
+  teardown(function()
+    if master then
+      helper.shell("kill -QUIT " .. master)
+      assert(gone(master, 5), "nginx does not leave")
+      master = nil
+    end
+  end)
+
+  before_each(function()
+    if not master then
+      helper.skip("nginx with its Lua module, or a core for it, is not there")
+    end
+  end)
+
+  it("names the phase in which nothing can wait", function()
+    assert.equal("sleep: nginx allows no waiting in its init phase; do it in ngx.timer.at(0, fn) (CannotWait)\n"
+      .. "sleep: nginx allows no waiting in its init_worker phase; do it in ngx.timer.at(0, fn) (CannotWait)",
+      get "/phases")
+  end)
+
+  it("wakes hundreds of light threads through one pump", function()
+    assert.equal("200 200", get "/many")
+  end)
+
+  it("runs scopes and tasks as anywhere else", function()
+    assert.equal("value new,Cancelled,old true", get "/scope")
+  end)
+
+  it("waits in coroutines, pcall and metamethods, and says where it cannot", function()
+    assert.equal("true true CannotWait", get "/nested")
+  end)
+
+  it("closes a scope of the log phase in a timer", function()
+    assert.equal("hi", get "/log")
+    assert(helper.eventually(function()
+      return get("/seen"):find("nginx allows no waiting in its log phase; do it in ngx.timer.at(0, fn) true", 1, true)
+    end))
+  end)
+
+  it("ends the scopes and waits of a request with it, however it ends", function()
+    for _ = 1, 5 do
+      get("/hang", 0.05)
+    end
+    get "/exit"
+    assert(helper.eventually(function() return get("/seen"):match("^6 %-?%d+ ") end, 2), get "/seen")
+    assert(helper.eventually(function() return get("/seen"):match("^6 %-1 ") end, 2), get "/seen")
+  end)
+
+  it("answers what is in flight at a reload, then the old worker leaves", function()
+    local worker = tonumber(get "/pid")
+    helper.shell(("(curl -s --unix-socket %s/s http://x/slow > %s/answer) & sleep 0.1"):format(dir, dir))
+    helper.shell("kill -HUP " .. master)
+    assert(gone(worker, 3), "the old worker hangs")
+    assert.equal("true", helper.read_file(dir .. "/answer"))
+    assert.equal("value new,Cancelled,old true", get "/scope")
+    local log = helper.read_file(dir .. "/error.log")
+    assert.is_nil(log:match("%[alert%][^\n]*"))
+    assert.is_nil(log:match("%[error%][^\n]*"))
+    assert.is_nil(log:match("%[crit%][^\n]*"))
+  end)
+end)

@@ -16,8 +16,10 @@ static struct sb_op *ask(uint16_t type, const char *id)
     sb_pack_begin(&p, buf, sizeof buf, 0, 0, 0);
     sb_pack_str(&p, SB_F_ID, id);
     if (type == SB_S_CREATE || type == SB_S_CONNECT)
-        return sb_engine_open(engine, mailbox, type, buf + sizeof(struct sb_msg), p.len - sizeof(struct sb_msg));
-    return sb_engine_request(engine, mailbox, type, buf + sizeof(struct sb_msg), p.len - sizeof(struct sb_msg));
+        return sb_engine_open(engine, mailbox, type, buf + sizeof(struct sb_msg),
+                              p.len - sizeof(struct sb_msg));
+    return sb_engine_request(engine, mailbox, type, buf + sizeof(struct sb_msg),
+                             p.len - sizeof(struct sb_msg));
 }
 
 static enum sb_err outcome(struct sb_op *op)
@@ -109,7 +111,8 @@ static void creates(void)
     CHECK(fake.destroys <= destroys + 2 && sb_release_outstanding() == 0);
     if (fake.pid1 >= 0)
         close(fake.pid1);
-    CHECK(outcome(sb_engine_open(engine, mailbox, SB_S_CREATE, NULL, 0)) == SB_ERR_INVALID_ARGUMENT);
+    CHECK(outcome(sb_engine_open(engine, mailbox, SB_S_CREATE, NULL, 0)) ==
+          SB_ERR_INVALID_ARGUMENT);
     passed("a sandbox nobody took is destroyed, somebody else's is not");
 }
 
@@ -119,7 +122,8 @@ static void roots(void)
     snprintf(path, sizeof path, "%s/open", fake.root);
     CHECK(mkdir(path, 0700) == 0 && chmod(path, 0777) == 0);
     struct sb_engine *open_to_all = sb_engine_new(path, 0);
-    CHECK(outcome(sb_engine_request(open_to_all, mailbox, SB_S_INFO, NULL, 0)) == SB_ERR_PERMISSION_DENIED);
+    CHECK(outcome(sb_engine_request(open_to_all, mailbox, SB_S_INFO, NULL, 0)) ==
+          SB_ERR_PERMISSION_DENIED);
     sb_object_unref(open_to_all);
     rmdir(path);
     CHECK(symlink("/tmp", path) == 0);

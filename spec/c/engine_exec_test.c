@@ -23,7 +23,8 @@ static struct sb_op *exec_with(struct sb_box *box, const struct sb_exec_options 
     return sb_exec(box, mailbox, msg, p.len, options);
 }
 
-static const struct sb_exec_options plain = {.max_output = 1 << 20, .grace_ns = 200 * MS, .timeout_ns = SB_NEVER};
+static const struct sb_exec_options plain = {
+    .max_output = 1 << 20, .grace_ns = 200 * MS, .timeout_ns = SB_NEVER};
 
 static void receive(struct sb_msg *head, uint16_t type)
 {
@@ -305,7 +306,8 @@ static void timeouts(void)
     reply(s.head.req, 0, NULL, 0);
     receive(&head, SB_C_KILL); /* it started after all */
     box_end(box);
-    passed("a timeout kills the tree and keeps what there was; a cancel kills too, even a late start");
+    passed(
+        "a timeout kills the tree and keeps what there was; a cancel kills too, even a late start");
 }
 
 /* What pid 1 sends instead of an answer; the exec must fail with Protocol and the connection end. */
@@ -476,7 +478,8 @@ static void spills(void)
     struct stat st;
     CHECK(fstat(fds[0], &st) == 0 && st.st_size == sizeof arg + 8);
     char *back = malloc(sizeof arg + 8);
-    CHECK(pread(fds[0], back, sizeof arg + 8, 0) == sizeof arg + 8 && memcmp(back + 8, arg, sizeof arg) == 0);
+    CHECK(pread(fds[0], back, sizeof arg + 8, 0) == sizeof arg + 8 &&
+          memcmp(back + 8, arg, sizeof arg) == 0);
     free(back);
     close(fds[0]);
     reply(head.req, 0, NULL, 0);
@@ -534,7 +537,8 @@ static void processes(void)
     struct sb_process *process = (struct sb_process *)r->object;
     r->object = NULL;
     CHECK(process->pid == 42 && process->streams[0] && process->streams[1] && process->streams[2]);
-    struct sb_op *waiting = sb_process_wait(process, mailbox), *second = sb_process_wait(process, mailbox);
+    struct sb_op *waiting = sb_process_wait(process, mailbox),
+                 *second = sb_process_wait(process, mailbox);
     settle();
     sb_op_cancel(second);
     CHECK(wait_for(mailbox, second)->error.kind == SB_ERR_CANCELLED);
@@ -619,7 +623,8 @@ static void starvation(void)
     for (int i = 0; i < 4; i++)
         close(fds[i]);
     box_end(box);
-    passed("without free descriptors an exec fails, what it started is killed, the connection lives");
+    passed(
+        "without free descriptors an exec fails, what it started is killed, the connection lives");
 }
 
 static void forks(void)
@@ -640,7 +645,8 @@ static void forks(void)
     CHECK(wait_for(mailbox, op)->error.kind == SB_OK);
     sb_op_unref(op);
     box_end(box);
-    passed("a forked child's copy of a handle is dead, and dropping it takes nothing from the parent");
+    passed(
+        "a forked child's copy of a handle is dead, and dropping it takes nothing from the parent");
 }
 
 int main(void)
@@ -649,7 +655,8 @@ int main(void)
     mailbox = new_mailbox();
     fake_begin(&fake);
     engine = sb_engine_new(fake.root, 60000);
-    struct sb_box *first = box_begin(); /* so that lasting descriptors are there before any are counted */
+    struct sb_box *first =
+        box_begin(); /* so that lasting descriptors are there before any are counted */
     int pid1 = fake.pid1;
     captures();
     int before = open_fds();

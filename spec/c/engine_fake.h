@@ -23,11 +23,11 @@ struct fake {
     char root[64];
     int listener;
     pthread_t thread;
-    int pid1;                 /* the far end of the newest sandbox's connection */
+    int pid1; /* the far end of the newest sandbox's connection */
     _Atomic int hellos, infos, destroys, creates;
-    _Atomic int hang_up;      /* how many more requests are answered by closing the connection */
+    _Atomic int hang_up;       /* how many more requests are answered by closing the connection */
     _Atomic int refuse_create; /* answer create with AlreadyExists */
-    const char *state;        /* what info says */
+    const char *state;         /* what info says */
 };
 
 static inline void send_msg(int fd, const void *data, size_t len, const int *fds, unsigned nfds)
@@ -52,16 +52,18 @@ static inline void send_msg(int fd, const void *data, size_t len, const int *fds
 }
 
 /* One message; its length, 0 at the end. Descriptors (at most 4) go to fds, -1 for none. */
-static inline size_t recv_msg(int fd, unsigned char *buf, size_t room, struct sb_msg *head, struct sb_reader *r,
-                              int fds[4])
+static inline size_t recv_msg(int fd, unsigned char *buf, size_t room, struct sb_msg *head,
+                              struct sb_reader *r, int fds[4])
 {
     union {
         struct cmsghdr align;
         char room[CMSG_SPACE(16 * sizeof(int))];
     } control;
     struct iovec iov = {buf, room};
-    struct msghdr msg = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = &control,
+                         .msg_controllen = sizeof control};
     struct pollfd p = {fd, POLLIN, 0};
     CHECK(poll(&p, 1, 10000) == 1);
     ssize_t n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
@@ -75,7 +77,8 @@ static inline size_t recv_msg(int fd, unsigned char *buf, size_t room, struct sb
     return (size_t)n;
 }
 
-static inline void fake_answer(struct fake *fake, int fd, const struct sb_msg *head, const struct sb_reader *r)
+static inline void fake_answer(struct fake *fake, int fd, const struct sb_msg *head,
+                               const struct sb_reader *r)
 {
     unsigned char out[4096];
     struct sb_packer p;
@@ -159,11 +162,11 @@ static inline void fake_begin(struct fake *fake)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     memset(fake, 0, sizeof *fake);
-    strcpy(fake->root, "/tmp/sandbar-engine-XXXXXX");
+    snprintf(fake->root, sizeof fake->root, "/tmp/sandbar-engine-XXXXXX");
     CHECK(mkdtemp(fake->root) != NULL);
     snprintf(at.sun_path, sizeof at.sun_path, "%s/v1", fake->root);
     CHECK(mkdir(at.sun_path, 0700) == 0);
-    strcat(at.sun_path, "/sock");
+    snprintf(at.sun_path, sizeof at.sun_path, "%s/v1/sock", fake->root);
     fake->state = "running";
     fake->pid1 = -1;
     fake->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -186,7 +189,8 @@ static inline void fake_end(struct fake *fake)
 }
 
 /* A sandbox; its pid 1's end is in fake->pid1. */
-static inline struct sb_box *fake_box(struct fake *fake, struct sb_mailbox *mailbox, struct sb_engine *engine)
+static inline struct sb_box *fake_box(struct fake *fake, struct sb_mailbox *mailbox,
+                                      struct sb_engine *engine)
 {
     unsigned char buf[64];
     struct sb_packer p;

@@ -30,7 +30,8 @@ static void box_destroy(struct sb_object *object)
     if (object->generation != sb_generation())
         box_free(object);
     else
-        sb_loop_post(box_free, object, NULL); /* when it is too late for that, the process is ending */
+        sb_loop_post(box_free, object,
+                     NULL); /* when it is too late for that, the process is ending */
 }
 const struct sb_object_type sb_box_type = {"box", box_destroy};
 
@@ -101,7 +102,8 @@ static void fail_everything(struct sb_box *box, const struct sb_error *err)
 static int field_is(const struct sb_reader *fields, uint16_t tag, const char *text)
 {
     struct sb_field_view f;
-    return sb_read_find(fields, tag, &f) && f.len == strlen(text) && memcmp(f.data, text, f.len) == 0;
+    return sb_read_find(fields, tag, &f) && f.len == strlen(text) &&
+           memcmp(f.data, text, f.len) == 0;
 }
 
 /* The supervisor has said what became of the sandbox. */
@@ -116,11 +118,12 @@ static void explained(struct sb_client_call *call, const struct sb_answer *answe
         sb_fail(&err, SB_ERR_NOT_RUNNING, "the sandbox was destroyed");
     else if (field_is(&answer->fields, SB_F_STATE, "paused"))
         sb_fail(&err, SB_ERR_NOT_RUNNING, "the sandbox is paused");
-    else if (field_is(&answer->fields, SB_F_STATE, "running") && field_is(&answer->fields, SB_F_BOOT, box->boot))
+    else if (field_is(&answer->fields, SB_F_STATE, "running") &&
+             field_is(&answer->fields, SB_F_BOOT, box->boot))
         sb_fail(&err, SB_ERR_OUTCOME_UNKNOWN, "the connection to the sandbox was lost");
     else if (sb_read_find(&answer->fields, SB_F_CAUSE, &cause))
-        sb_fail(&err, SB_ERR_NOT_RUNNING, "the sandbox has ended (%.*s)", (int)(cause.len < 100 ? cause.len : 100),
-                (const char *)cause.data);
+        sb_fail(&err, SB_ERR_NOT_RUNNING, "the sandbox has ended (%.*s)",
+                (int)(cause.len < 100 ? cause.len : 100), (const char *)cause.data);
     else
         sb_fail(&err, SB_ERR_NOT_RUNNING, "the sandbox has ended");
     box->loss = err;
@@ -160,7 +163,8 @@ static const struct sb_conn_type conn_type = {event, lost};
 
 /* ---- making and closing ---- */
 
-struct sb_box *sb_box_new(struct sb_engine *engine, const struct sb_reader *record, int fd, struct sb_error *err)
+struct sb_box *sb_box_new(struct sb_engine *engine, const struct sb_reader *record, int fd,
+                          struct sb_error *err)
 {
     struct sb_box *box = calloc(1, sizeof *box);
     struct sb_client *client;
@@ -171,7 +175,8 @@ struct sb_box *sb_box_new(struct sb_engine *engine, const struct sb_reader *reco
         box->id = copy_field(record, SB_F_ID);
         box->boot = copy_field(record, SB_F_BOOT);
     }
-    if (box == NULL || box->id == NULL || box->boot == NULL || (client = sb_client_get(engine)) == NULL) {
+    if (box == NULL || box->id == NULL || box->boot == NULL ||
+        (client = sb_client_get(engine)) == NULL) {
         close(fd);
         sb_fail_errno(err, ENOMEM, "connect", "no memory for a sandbox handle");
         goto failed;
@@ -214,12 +219,13 @@ void sb_box_close(struct sb_box *box)
         sb_object_unref(box);
 }
 
-int sb_box_call(struct sb_box *box, struct sb_call *call, unsigned char *msg, size_t len, const int *fds,
-                unsigned nfds, struct sb_error *err)
+int sb_box_call(struct sb_box *box, struct sb_call *call, unsigned char *msg, size_t len,
+                const int *fds, unsigned nfds, struct sb_error *err)
 {
     int rc = sb_conn_call(&box->conn, call, msg, len, fds, nfds, err);
     if (rc == -SB_ERR_NOT_RUNNING && err != NULL)
-        snprintf(err->message, sizeof err->message, "the connection to the sandbox has ended: connect again");
+        snprintf(err->message, sizeof err->message,
+                 "the connection to the sandbox has ended: connect again");
     return rc;
 }
 
@@ -296,8 +302,8 @@ static void ask_answer(struct sb_call *call, const struct sb_answer *answer)
     ask_free(ask);
 }
 
-struct sb_op *sb_box_request(struct sb_box *box, struct sb_mailbox *mailbox, unsigned char *msg, size_t len,
-                             const int *fds, unsigned nfds)
+struct sb_op *sb_box_request(struct sb_box *box, struct sb_mailbox *mailbox, unsigned char *msg,
+                             size_t len, const int *fds, unsigned nfds)
 {
     struct ask *ask = calloc(1, sizeof *ask);
     struct sb_error err = {SB_OK};

@@ -1,7 +1,9 @@
-/* Connects to the supervisor, greets it, starts one if there is none, and brings requests across its death. */
+/* Connects to the supervisor, greets it, starts one if there is none, and brings requests across
+ * its death. */
 #include "client.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,7 +21,7 @@
 
 enum state {
     IDLE_STATE = 0, /* no connection; nothing is going on, or (timer) a new attempt is due */
-    LATER_STATE, /* the supervisor's queue was full: the timer tries again */
+    LATER_STATE,    /* the supervisor's queue was full: the timer tries again */
     STARTING,
     GREETING,
     READY,
@@ -62,19 +64,18 @@ const struct sb_object_type sb_engine_type = {"engine", engine_destroy};
 
 struct sb_engine *sb_engine_new(const char *root, uint64_t linger_ms)
 {
-    char here[4096] = "";
-    struct sb_engine *engine;
-    size_t len;
-    if (root[0] != '/' && getcwd(here, sizeof here - 1) != NULL)
-        strcat(here, "/"); /* the root stays the same when the host changes its directory; fits */
-    len = strlen(here) + strlen(root);
-    engine = malloc(sizeof *engine + len + 1);
-    if (engine == NULL)
+    /* The root stays the same when the host changes its directory. */
+    char *here = root[0] != '/' ? getcwd(NULL, 0) : NULL;
+    size_t len = (here ? strlen(here) + 1 : 0) + strlen(root);
+    struct sb_engine *engine = malloc(sizeof *engine + len + 1);
+    if (engine == NULL) {
+        free(here);
         return NULL;
+    }
     sb_object_init(&engine->object, &sb_engine_type);
     engine->linger_ms = linger_ms;
-    memcpy(engine->root, here, strlen(here));
-    memcpy(engine->root + strlen(here), root, strlen(root) + 1);
+    snprintf(engine->root, len + 1, "%s%s%s", here ? here : "", here ? "/" : "", root);
+    free(here);
     while (len > 1 && engine->root[len - 1] == '/')
         engine->root[--len] = '\0';
     return engine;
@@ -215,7 +216,8 @@ static void close_dirs(struct sb_client *client)
     client->rootfd = client->v1fd = -1;
 }
 
-/* No supervisor can be had now: everything waiting fails; what needs one is served by a later attempt. */
+/* No supervisor can be had now: everything waiting fails; what needs one is served by a later
+ * attempt. */
 static void give_up(struct sb_client *client, const struct sb_error *err)
 {
     struct sb_error copy = *err;
@@ -235,7 +237,8 @@ static void try_connect(struct sb_client *client);
 
 static void started(struct sb_start *start, const struct sb_error *err)
 {
-    struct sb_client *client = (struct sb_client *)((char *)start - offsetof(struct sb_client, start));
+    struct sb_client *client =
+        (struct sb_client *)((char *)start - offsetof(struct sb_client, start));
     if (err != NULL)
         give_up(client, err);
     else
@@ -246,7 +249,8 @@ static void start_one(struct sb_client *client)
 {
     struct sb_error err = {SB_OK};
     if (++client->rounds > ROUNDS) {
-        sb_fail(&err, SB_ERR_UNAVAILABLE, "the supervisor ended %d times before it answered", ROUNDS);
+        sb_fail(&err, SB_ERR_UNAVAILABLE, "the supervisor ended %d times before it answered",
+                ROUNDS);
         give_up(client, &err);
         return;
     }
@@ -263,10 +267,12 @@ static void event(struct sb_conn *conn, const struct sb_answer *answer)
 
 static void lost(struct sb_conn *conn, const struct sb_error *err)
 {
-    struct sb_client *client = (struct sb_client *)((char *)conn - offsetof(struct sb_client, conn));
+    struct sb_client *client =
+        (struct sb_client *)((char *)conn - offsetof(struct sb_client, conn));
     enum state was = client->state;
     sb_timer_clear(&client->timer);
-    client->state = STARTING; /* so that nobody who asks again starts an attempt from inside fail_all */
+    client->state =
+        STARTING; /* so that nobody who asks again starts an attempt from inside fail_all */
     sb_conn_fail_all(conn, err);
     client->state = IDLE_STATE;
     if (was == GREETING && err->kind == SB_ERR_PROTOCOL) {
@@ -281,7 +287,8 @@ static const struct sb_conn_type conn_type = {event, lost};
 
 static void greeted(struct sb_call *call, const struct sb_answer *answer)
 {
-    struct sb_client *client = (struct sb_client *)((char *)call - offsetof(struct sb_client, hello));
+    struct sb_client *client =
+        (struct sb_client *)((char *)call - offsetof(struct sb_client, hello));
     struct sb_client_call *list;
     if (answer->lost)
         return; /* `lost` decides */
@@ -297,7 +304,8 @@ static void greeted(struct sb_call *call, const struct sb_answer *answer)
     }
     if (sb_read_u64(&answer->fields, SB_F_VERSION, 0) + 1 < SB_PROTO_VERSION) {
         struct sb_error err = {SB_OK};
-        sb_fail(&err, SB_ERR_UNSUPPORTED, "the running supervisor is of a version too old for this library");
+        sb_fail(&err, SB_ERR_UNSUPPORTED,
+                "the running supervisor is of a version too old for this library");
         sb_conn_close(&client->conn, &err);
         give_up(client, &err);
         return;
@@ -371,7 +379,8 @@ static void attempt(struct sb_client *client)
 
 static void timer_fired(struct sb_timer *timer)
 {
-    struct sb_client *client = (struct sb_client *)((char *)timer - offsetof(struct sb_client, timer));
+    struct sb_client *client =
+        (struct sb_client *)((char *)timer - offsetof(struct sb_client, timer));
     struct sb_error err = {SB_OK};
     switch (client->state) {
     case IDLE_STATE:

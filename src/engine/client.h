@@ -1,6 +1,6 @@
-/* The one connection of this process to the supervisor of a state root, shared by all users of that root:
- * made when something is asked, kept while anything needs it, made again, with a new supervisor if
- * necessary, when it is lost while needed. [io] all of it, except sb_engine_*. */
+/* The one connection of this process to the supervisor of a state root, shared by all users of
+ * that root: made when something is asked, kept while anything needs it, made again, with a new
+ * supervisor if necessary, when it is lost while needed. [io] all of it, except sb_engine_*. */
 #ifndef SB_CLIENT_H
 #define SB_CLIENT_H
 
@@ -21,12 +21,13 @@ struct sb_client;
 /* The process's client of that root; lives until the process ends. NULL: out of memory. */
 struct sb_client *sb_client_get(const struct sb_engine *engine);
 
-/* A request to the supervisor, embedded in its owner. `msg` (malloc'ed, made with sb_pack_begin) is owned
- * by the call and wiped when it ends. If the supervisor dies under it, it is sent once more to the next one
- * when `again` says that this does no harm; else its end is OutcomeUnknown. */
+/* A request to the supervisor, embedded in its owner. `msg` (malloc'ed, made with sb_pack_begin)
+ * is owned by the call and wiped when it ends. If the supervisor dies under it, it is sent once
+ * more to the next one when `again` says that this does no harm; else its end is OutcomeUnknown. */
 struct sb_client_call {
     struct sb_call call; /* first */
-    void (*answer)(struct sb_client_call *call, const struct sb_answer *answer); /* as in struct sb_call */
+    void (*answer)(struct sb_client_call *call,
+                   const struct sb_answer *answer); /* as in struct sb_call */
     struct sb_client *client;
     unsigned char *msg;
     size_t len;

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -16,7 +17,7 @@
 
 /* req = turn << 16 | index + 1, so that an answer to a request long gone is recognised as such. */
 struct sb_conn_slot {
-    uint32_t req;         /* 0: free */
+    uint32_t req; /* 0: free */
     uint32_t next_free;
     struct sb_call *call; /* NULL in a used slot: forgotten */
 };
@@ -131,7 +132,8 @@ static int send_now(int fd, const void *data, size_t len, const int *fds, unsign
 
 static int is_full(int sys)
 {
-    return sys == EAGAIN || sys == EWOULDBLOCK || sys == ENOBUFS || sys == ENOMEM || sys == ETOOMANYREFS;
+    return sys == EAGAIN || sys == EWOULDBLOCK || sys == ENOBUFS || sys == ENOMEM ||
+           sys == ETOOMANYREFS;
 }
 
 static void out_free(struct sb_conn_out *out)
@@ -153,8 +155,8 @@ static void queue_drop(struct sb_conn *conn)
 }
 
 /* Lock held. What the peer does not take now waits here, bounded. */
-static int queue_add(struct sb_conn *conn, const void *data, size_t len, const int *fds, unsigned nfds,
-                     struct sb_error *err)
+static int queue_add(struct sb_conn *conn, const void *data, size_t len, const int *fds,
+                     unsigned nfds, struct sb_error *err)
 {
     struct sb_conn_out *out;
     if (conn->out_bytes + len > SB_CONN_QUEUE_MAX)
@@ -256,15 +258,16 @@ static int send_or_queue(struct sb_conn *conn, const unsigned char *msg, size_t 
     return 0;
 }
 
-int sb_conn_call(struct sb_conn *conn, struct sb_call *call, unsigned char *msg, size_t len, const int *fds,
-                 unsigned nfds, struct sb_error *err)
+int sb_conn_call(struct sb_conn *conn, struct sb_call *call, unsigned char *msg, size_t len,
+                 const int *fds, unsigned nfds, struct sb_error *err)
 {
     unsigned char small[64];
     int all[SB_MSG_FDS], spilled = -1, rc;
     struct sb_msg head;
     uint32_t req;
     if (len > SB_SPILL_MAX + sizeof head)
-        return sb_fail(err, SB_ERR_LIMIT_EXCEEDED, "the request is longer than %u bytes", SB_SPILL_MAX);
+        return sb_fail(err, SB_ERR_LIMIT_EXCEEDED, "the request is longer than %u bytes",
+                       SB_SPILL_MAX);
     if (nfds >= SB_MSG_FDS)
         return sb_fail(err, SB_ERR_INTERNAL, "a request carries too many descriptors");
     memcpy(&head, msg, sizeof head);
@@ -350,17 +353,20 @@ void sb_error_from_fields(struct sb_error *err, const struct sb_reader *fields)
         copy_text(err->path, sizeof err->path, &f);
     }
     if (err->message[0] == '\0' && err->sys != 0)
-        strerror_r(err->sys, err->message, sizeof err->message); /* the GNU form may answer elsewhere */
+        strerror_r(err->sys, err->message,
+                   sizeof err->message); /* the GNU form may answer elsewhere */
     if (err->message[0] == '\0')
-        strcpy(err->message, "refused without a reason"); /* fits */
+        snprintf(err->message, sizeof err->message, "refused without a reason");
 }
 
-int sb_parts_add(struct sb_parts *parts, const void *fields, size_t len, uint32_t mark, struct sb_error *err)
+int sb_parts_add(struct sb_parts *parts, const void *fields, size_t len, uint32_t mark,
+                 struct sb_error *err)
 {
     uint32_t head = (uint32_t)len | mark;
     size_t want = parts->len + sizeof head + len;
     if (want > SB_PARTS_MAX)
-        return sb_fail(err, SB_ERR_LIMIT_EXCEEDED, "the answer is longer than %u bytes", SB_PARTS_MAX);
+        return sb_fail(err, SB_ERR_LIMIT_EXCEEDED, "the answer is longer than %u bytes",
+                       SB_PARTS_MAX);
     if (want > parts->room) {
         size_t room = want < 4096 ? 4096 : want * 2;
         unsigned char *data = realloc(parts->data, room);
@@ -433,7 +439,8 @@ void sb_conn_close(struct sb_conn *conn, const struct sb_error *err)
 }
 
 /* NULL, or what is wrong with the message. The answer stays open for more if it is an SB_PART. */
-static const char *deliver(struct sb_conn *conn, const struct sb_msg *head, struct sb_answer *answer)
+static const char *deliver(struct sb_conn *conn, const struct sb_msg *head,
+                           struct sb_answer *answer)
 {
     struct sb_conn_slot *slot;
     struct sb_call *call;
@@ -457,8 +464,8 @@ static const char *deliver(struct sb_conn *conn, const struct sb_msg *head, stru
     return NULL;
 }
 
-static const char *check_and_deliver(struct sb_conn *conn, const struct msghdr *msg, size_t len, int *fds,
-                                     unsigned nfds, uint16_t *type)
+static const char *check_and_deliver(struct sb_conn *conn, const struct msghdr *msg, size_t len,
+                                     int *fds, unsigned nfds, uint16_t *type)
 {
     struct sb_answer answer = {.fds = fds, .nfds = nfds};
     struct sb_field_view f;
@@ -504,8 +511,10 @@ static int receive(struct sb_conn *conn)
         char room[CMSG_SPACE(SB_MSG_FDS * sizeof(int))];
     } control;
     struct iovec iov = {inbox, sizeof inbox};
-    struct msghdr msg = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = &control,
+                         .msg_controllen = sizeof control};
     int fds[SB_MSG_FDS];
     unsigned nfds = 0;
     uint16_t type = 0;
@@ -546,8 +555,8 @@ static void ready(struct sb_source *source, uint32_t events)
             ;
 }
 
-int sb_conn_open(struct sb_conn *conn, const struct sb_conn_type *type, struct sb_object *owner, int fd,
-                 uint32_t epoch, struct sb_error *err)
+int sb_conn_open(struct sb_conn *conn, const struct sb_conn_type *type, struct sb_object *owner,
+                 int fd, uint32_t epoch, struct sb_error *err)
 {
     conn->source = (struct sb_source){.fd = fd, .events = EPOLLIN, .ready = ready};
     conn->type = type;

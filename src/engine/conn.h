@@ -1,9 +1,10 @@
 /* One seqpacket connection of the caller: to the supervisor, or to the pid 1 of a sandbox.
  *
- * Requests may be sent from any thread: the datagram goes out at once, by the asking thread, so that a
- * request costs one system call and no hand-over. Answers are matched by `req` and delivered on the I/O
- * thread. The peer is hostile: what it sends is bounded and checked here, and a peer that sends rubbish
- * loses the connection (Protocol). Descriptors it sends are close-on-exec and closed unless taken. */
+ * Requests may be sent from any thread: the datagram goes out at once, by the asking thread, so
+ * that a request costs one system call and no hand-over. Answers are matched by `req` and
+ * delivered on the I/O thread. The peer is hostile: what it sends is bounded and checked here,
+ * and a peer that sends rubbish loses the connection (Protocol). Descriptors it sends are
+ * close-on-exec and closed unless taken. */
 #ifndef SB_CONN_H
 #define SB_CONN_H
 
@@ -19,8 +20,8 @@
 
 /* One answer, valid during the call that delivers it. */
 struct sb_answer {
-    uint16_t type;           /* SB_REPLY, SB_PART, SB_EXITED, SB_ERROR */
-    struct sb_reader fields; /* checked: reading it to its end does not fail */
+    uint16_t type;            /* SB_REPLY, SB_PART, SB_EXITED, SB_ERROR */
+    struct sb_reader fields;  /* checked: reading it to its end does not fail */
     const unsigned char *raw; /* the same fields as bytes */
     size_t raw_len;
     int *fds; /* a handler takes one by replacing it with -1 */
@@ -54,7 +55,7 @@ struct sb_conn_out;
 struct sb_conn {
     struct sb_source source; /* [io]; the descriptor is also used under the lock */
     const struct sb_conn_type *type;
-    struct sb_object *owner; /* not counted here; kept alive by whatever is posted for it. May be NULL */
+    struct sb_object *owner; /* not counted: whatever is posted for it is. May be NULL */
     uint32_t epoch;          /* put into every request; fixed once open */
 
     pthread_mutex_t lock; /* guards all below, and sending */
@@ -68,14 +69,15 @@ struct sb_conn {
 };
 
 /* [io] Takes over fd in every case and starts watching it. */
-int sb_conn_open(struct sb_conn *conn, const struct sb_conn_type *type, struct sb_object *owner, int fd,
-                 uint32_t epoch, struct sb_error *err);
+int sb_conn_open(struct sb_conn *conn, const struct sb_conn_type *type, struct sb_object *owner,
+                 int fd, uint32_t epoch, struct sb_error *err);
 
-/* Sends a message made with sb_pack_begin (its req and epoch are filled in here; `msg` is written to).
- * Any thread, never waits. `fds` stay the caller's. call = NULL: the answers are of no interest. On
- * success the call may have been answered before this returns. -NotRunning: the connection has ended. */
-int sb_conn_call(struct sb_conn *conn, struct sb_call *call, unsigned char *msg, size_t len, const int *fds,
-                 unsigned nfds, struct sb_error *err);
+/* Sends a message made with sb_pack_begin (its req and epoch are filled in here; `msg` is
+ * written to). Any thread, never waits. `fds` stay the caller's. call = NULL: the answers are of
+ * no interest. On success the call may have been answered before this returns. -NotRunning: the
+ * connection has ended. */
+int sb_conn_call(struct sb_conn *conn, struct sb_call *call, unsigned char *msg, size_t len,
+                 const int *fds, unsigned nfds, struct sb_error *err);
 
 /* [io] Nobody waits for the call any more; its late answers are dropped. */
 void sb_conn_forget(struct sb_conn *conn, struct sb_call *call);
@@ -86,11 +88,12 @@ void sb_conn_fail_all(struct sb_conn *conn, const struct sb_error *err);
 /* [io] The peer has broken the protocol (found by a handler): ends the connection. */
 void sb_conn_break(struct sb_conn *conn, const char *what);
 
-/* [io] Ends the connection from our side; `lost` is not called, calls in flight are answered with err. */
+/* [io] Ends the connection from our side; `lost` is not called, calls in flight are answered
+ * with err. */
 void sb_conn_close(struct sb_conn *conn, const struct sb_error *err);
 
-/* Frees what the connection holds. Any thread, only when it is not open and nothing is in flight, or when
- * it belongs to another process generation: `forked`. */
+/* Frees what the connection holds. Any thread, only when it is not open and nothing is in
+ * flight, or when it belongs to another process generation: `forked`. */
 void sb_conn_free(struct sb_conn *conn, int forked);
 
 /* Fills *err from the fields of an SB_ERROR. The text comes from the peer: made harmless. */
@@ -102,7 +105,8 @@ struct sb_parts {
     unsigned char *data;
     size_t len, room;
 };
-int sb_parts_add(struct sb_parts *parts, const void *fields, size_t len, uint32_t mark, struct sb_error *err);
+int sb_parts_add(struct sb_parts *parts, const void *fields, size_t len, uint32_t mark,
+                 struct sb_error *err);
 
 /* Closes what a handler has left in an array of descriptors. */
 void sb_fds_close(int *fds, unsigned count);

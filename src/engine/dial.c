@@ -115,8 +115,9 @@ static void try_socket(struct dial *d, int fd, const struct sockaddr *to, sockle
 /* The first address has failed: an application may listen on the other loopback only. */
 static void next_try(struct dial *d, int sys)
 {
-    struct sockaddr_in6 six = {
-        .sin6_family = AF_INET6, .sin6_port = htons((uint16_t)d->port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6,
+                               .sin6_port = htons((uint16_t)d->port),
+                               .sin6_addr = IN6ADDR_LOOPBACK_INIT};
     int fd = d->sixth;
     if (fd < 0) {
         refused(d, d->first != 0 && sys != ECONNREFUSED ? d->first : sys);
@@ -141,8 +142,9 @@ static int is_socket(int fd, int family)
 static void answered(struct sb_client_call *call, const struct sb_answer *answer)
 {
     struct dial *d = (struct dial *)call;
-    struct sockaddr_in four = {
-        .sin_family = AF_INET, .sin_port = htons((uint16_t)d->port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in four = {.sin_family = AF_INET,
+                               .sin_port = htons((uint16_t)d->port),
+                               .sin_addr = {htonl(INADDR_LOOPBACK)}};
     struct sb_error err = {SB_OK};
     int fd;
     if (answer->type == SB_PART && answer->error == NULL)

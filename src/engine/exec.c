@@ -1,8 +1,9 @@
 /* exec: a command's whole life in one operation, carried on the I/O thread.
  *
- * The end is the end of the command and of what it wrote: both streams at their end, or a grace after the
- * exit when background children still hold the pipes. stdout keeps its head, stderr its tail (the last
- * lines say why it failed). All of it belongs to the I/O thread once the request is sent. */
+ * The end is the end of the command and of what it wrote: both streams at their end, or a grace
+ * after the exit when background children still hold the pipes. stdout keeps its head, stderr
+ * its tail (the last lines say why it failed). All of it belongs to the I/O thread once the
+ * request is sent. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +15,8 @@
 #include "proc.h"
 
 #define SCRATCH 65536
-#define DIRECT_MAX 262144    /* bytes read straight into the result in one call */
-#define TURN_MAX (1u << 20)  /* bytes taken from one pipe before others get their turn */
+#define DIRECT_MAX 262144           /* bytes read straight into the result in one call */
+#define TURN_MAX (1u << 20)         /* bytes taken from one pipe before others get their turn */
 #define KILL_LIMIT_NS 1000000000ull /* how long the end of a killed command is waited for */
 
 /* Where output is read when the result has no room for it yet. [io] */
@@ -52,7 +53,8 @@ struct exec {
     unsigned char input_data[];
 };
 
-#define EXEC_OF(pointer, member) ((struct exec *)(void *)((char *)(pointer) - offsetof(struct exec, member)))
+#define EXEC_OF(pointer, member) \
+    ((struct exec *)(void *)((char *)(pointer)-offsetof(struct exec, member)))
 
 /* ---- capturing ---- */
 
@@ -148,8 +150,8 @@ static unsigned char *capture_take(struct capture *c, size_t *len)
     return data;
 }
 
-/* Reads at most `most` bytes; `lazy`: a short read is taken for the last, without asking once more only to
- * hear so. 1: it is empty for now or had its turn; 0: it has ended. */
+/* Reads at most `most` bytes; `lazy`: a short read is taken for the last, without asking once
+ * more only to hear so. 1: it is empty for now or had its turn; 0: it has ended. */
 static int capture_read(struct capture *c, size_t most, int lazy)
 {
     while (most > 0) {
@@ -275,9 +277,9 @@ static void finish_ended(struct exec *exec)
         finish(exec, NULL);
         return;
     }
-    sb_fail(&err, exec->why, exec->why == SB_ERR_CANCELLED
-                                 ? "cancelled; the command and its children were killed"
-                                 : "timed out; the command and its children were killed");
+    sb_fail(&err, exec->why,
+            exec->why == SB_ERR_CANCELLED ? "cancelled; the command and its children were killed"
+                                          : "timed out; the command and its children were killed");
     finish(exec, &err);
 }
 
@@ -304,11 +306,13 @@ static void timer_fired(struct sb_timer *timer)
     if (exec->state == ENDED) { /* the grace is over */
         capture_drain(&exec->out);
         capture_drain(&exec->err);
-    } else if (exec->state == ASKED) { /* its start may still be reported, and must be undone then */
+    } else if (exec->state ==
+               ASKED) { /* its start may still be reported, and must be undone then */
         struct sb_op *op = exec->op;
         struct sb_error err = {SB_OK};
         exec->op = NULL;
-        sb_fail(&err, exec->why, "the sandbox did not answer; the command is killed if it still starts");
+        sb_fail(&err, exec->why,
+                "the sandbox did not answer; the command is killed if it still starts");
         sb_op_fail(op, &err);
         return;
     }
@@ -349,8 +353,8 @@ static void feed(struct exec *exec)
     while (exec->input_at < exec->input_len && most > 0) {
         size_t left = exec->input_len - exec->input_at;
         int was_own = exec->input_own;
-        ssize_t n = sb_pipe_write(exec->input.fd, &exec->input_own, exec->input_data + exec->input_at,
-                                  left < most ? left : most);
+        ssize_t n = sb_pipe_write(exec->input.fd, &exec->input_own,
+                                  exec->input_data + exec->input_at, left < most ? left : most);
         if (exec->input_own != was_own && exec->input.ready != NULL) {
             sb_source_remove(&exec->input);
             if (sb_source_add(&exec->input, NULL) < 0)
@@ -413,7 +417,8 @@ static void answered(struct sb_call *call, const struct sb_answer *answer)
         finish(exec, answer->error);
         return;
     }
-    wrong = answer->type == SB_REPLY ? sb_proc_take_streams(answer, fds) : "a start answered by something else";
+    wrong = answer->type == SB_REPLY ? sb_proc_take_streams(answer, fds)
+                                     : "a start answered by something else";
     if (wrong != NULL) {
         sb_fail(&err, SB_ERR_PROTOCOL, "the sandbox broke the protocol: %s", wrong);
         if (answer->type == SB_PART)
@@ -463,8 +468,8 @@ static void cancelled(struct sb_op *op, void *owner)
     sb_timer_set(&exec->timer, sb_now() + KILL_LIMIT_NS);
 }
 
-struct sb_op *sb_exec(struct sb_box *box, struct sb_mailbox *mailbox, unsigned char *msg, size_t len,
-                      const struct sb_exec_options *options)
+struct sb_op *sb_exec(struct sb_box *box, struct sb_mailbox *mailbox, unsigned char *msg,
+                      size_t len, const struct sb_exec_options *options)
 {
     struct exec *exec = malloc(sizeof *exec + options->input_len);
     struct sb_error err = {SB_OK};

@@ -1,4 +1,5 @@
-/* Regular files on the file threads: each piece of work is bounded, copies its data, and can be abandoned. */
+/* Regular files on the file threads: each piece of work is bounded, copies its data, and can be
+ * abandoned. */
 #include "file.h"
 
 #include <errno.h>
@@ -9,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define STEP 262144         /* between two looks at whether it should stop */
-#define SMALL_READ 65536    /* allocated even where the file seems shorter */
+#define STEP 262144          /* between two looks at whether it should stop */
+#define SMALL_READ 65536     /* allocated even where the file seems shorter */
 #define PUMP_TURN (8u << 20) /* copied before other work gets the thread */
 
 static int enter(struct sb_file *file)
@@ -66,7 +67,8 @@ struct sb_file *sb_file_new(int fd, struct sb_error *err)
 /* ---- the work itself: on a file thread ---- */
 
 /* Whole reads and writes with an offset; the number of bytes, or -1 and errno. */
-static ssize_t read_at(int fd, unsigned char *to, size_t n, uint64_t offset, const _Atomic int *stop)
+static ssize_t read_at(int fd, unsigned char *to, size_t n, uint64_t offset,
+                       const _Atomic int *stop)
 {
     size_t got = 0;
     while (got < n && !*stop) {
@@ -83,8 +85,8 @@ static ssize_t read_at(int fd, unsigned char *to, size_t n, uint64_t offset, con
     return (ssize_t)got;
 }
 
-static size_t write_at(int fd, const unsigned char *from, size_t n, uint64_t offset, const _Atomic int *stop,
-                       int *sys)
+static size_t write_at(int fd, const unsigned char *from, size_t n, uint64_t offset,
+                       const _Atomic int *stop, int *sys)
 {
     size_t put = 0;
     *sys = 0;
@@ -114,7 +116,7 @@ enum kind { READ, WRITE, TRUNCATE, SYNC, SIZE, OPEN, PUMP };
 /* Made by the asker; in a file thread between sb_pool_run and done; `op` is the I/O thread's. */
 struct job {
     enum kind kind;
-    struct sb_op *op; /* NULL: nobody waits any more */
+    struct sb_op *op;          /* NULL: nobody waits any more */
     struct sb_file *file, *to; /* references, entered; NULL for OPEN */
     uint64_t offset;
     size_t len;
@@ -183,8 +185,8 @@ static void do_open(struct job *job)
     if (fd < 0) {
         sb_fail_errno(&job->error, errno, "open", "%.200s", (const char *)job->data);
     } else if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-        sb_fail_errno(&job->error, S_ISDIR(st.st_mode) ? EISDIR : EINVAL, "open", "%.200s is no regular file",
-                      (const char *)job->data);
+        sb_fail_errno(&job->error, S_ISDIR(st.st_mode) ? EISDIR : EINVAL, "open",
+                      "%.200s is no regular file", (const char *)job->data);
         close(fd);
     } else if (write && ftruncate(fd, 0) < 0) { /* only now that it is known to be a file */
         sb_fail_errno(&job->error, errno, "open", "%.200s", (const char *)job->data);
@@ -211,7 +213,8 @@ static void do_pump(struct job *job)
         size_t put;
         int sys;
         if (n < 0)
-            sb_fail_errno(&job->error, errno, "read", "after %llu bytes", (unsigned long long)job->number);
+            sb_fail_errno(&job->error, errno, "read", "after %llu bytes",
+                          (unsigned long long)job->number);
         if (n <= 0) {
             job->more = 0;
             return;
@@ -220,7 +223,8 @@ static void do_pump(struct job *job)
         job->number += put;
         turn += put;
         if (sys != 0) {
-            sb_fail_errno(&job->error, sys, "write", "after %llu bytes", (unsigned long long)job->number);
+            sb_fail_errno(&job->error, sys, "write", "after %llu bytes",
+                          (unsigned long long)job->number);
             job->more = 0;
             return;
         }
@@ -294,8 +298,9 @@ static void done(void *arg)
     sb_op_complete(op);
 }
 
-static struct sb_op *submit(enum kind kind, struct sb_file *file, struct sb_file *to, struct sb_mailbox *mailbox,
-                            uint64_t offset, size_t len, const void *data, size_t data_len, struct job **made)
+static struct sb_op *submit(enum kind kind, struct sb_file *file, struct sb_file *to,
+                            struct sb_mailbox *mailbox, uint64_t offset, size_t len,
+                            const void *data, size_t data_len, struct job **made)
 {
     struct job *job = malloc(sizeof *job + data_len + 1);
     struct sb_error err = {SB_OK};
@@ -331,13 +336,14 @@ static struct sb_op *submit(enum kind kind, struct sb_file *file, struct sb_file
     return op;
 }
 
-struct sb_op *sb_file_read(struct sb_file *file, struct sb_mailbox *mailbox, uint64_t offset, size_t n)
+struct sb_op *sb_file_read(struct sb_file *file, struct sb_mailbox *mailbox, uint64_t offset,
+                           size_t n)
 {
     return submit(READ, file, NULL, mailbox, offset, n, NULL, 0, NULL);
 }
 
-struct sb_op *sb_file_write(struct sb_file *file, struct sb_mailbox *mailbox, uint64_t offset, const void *data,
-                            size_t len)
+struct sb_op *sb_file_write(struct sb_file *file, struct sb_mailbox *mailbox, uint64_t offset,
+                            const void *data, size_t len)
 {
     return submit(WRITE, file, NULL, mailbox, offset, len, data, len, NULL);
 }
@@ -357,12 +363,14 @@ struct sb_op *sb_file_size(struct sb_file *file, struct sb_mailbox *mailbox)
     return submit(SIZE, file, NULL, mailbox, 0, 0, NULL, 0, NULL);
 }
 
-struct sb_op *sb_file_pump(struct sb_file *from, struct sb_file *to, struct sb_mailbox *mailbox, size_t chunk)
+struct sb_op *sb_file_pump(struct sb_file *from, struct sb_file *to, struct sb_mailbox *mailbox,
+                           size_t chunk)
 {
     return submit(PUMP, from, to, mailbox, 0, chunk, NULL, 0, NULL);
 }
 
-struct sb_op *sb_file_host_open(struct sb_mailbox *mailbox, const char *path, const char *how, unsigned mode)
+struct sb_op *sb_file_host_open(struct sb_mailbox *mailbox, const char *path, const char *how,
+                                unsigned mode)
 {
     struct sb_error err = {SB_OK};
     struct job *job = NULL;

@@ -1,4 +1,5 @@
-/* Regular files by descriptor, read and written by the pool of file threads (native object NativeFile). */
+/* Regular files by descriptor, read and written by the pool of file threads (native object
+ * NativeFile). */
 #ifndef SB_FILE_H
 #define SB_FILE_H
 
@@ -15,50 +16,55 @@ struct sb_file {
     _Atomic int closed;
 };
 
-/* Takes over fd in every case. Anything but a regular file is refused: it could block a file thread. */
+/* Takes over fd in every case. Anything but a regular file is refused: it could block a file
+ * thread. */
 struct sb_file *sb_file_new(int fd, struct sb_error *err);
 
 /* Any thread, never wait; NULL: out of memory. A closed file: Closed. */
-struct sb_op *sb_file_read(struct sb_file *file, struct sb_mailbox *mailbox, uint64_t offset, size_t n);
-struct sb_op *sb_file_write(struct sb_file *file, struct sb_mailbox *mailbox, uint64_t offset, const void *data,
-                            size_t len);
+struct sb_op *sb_file_read(struct sb_file *file, struct sb_mailbox *mailbox, uint64_t offset,
+                           size_t n);
+struct sb_op *sb_file_write(struct sb_file *file, struct sb_mailbox *mailbox, uint64_t offset,
+                            const void *data, size_t len);
 struct sb_op *sb_file_truncate(struct sb_file *file, struct sb_mailbox *mailbox, uint64_t size);
 struct sb_op *sb_file_sync(struct sb_file *file, struct sb_mailbox *mailbox);
 struct sb_op *sb_file_size(struct sb_file *file, struct sb_mailbox *mailbox);
 void sb_file_close(struct sb_file *file);
 
-/* A file of the host's. `how`: r (read), w (made or emptied), x with w (made, or AlreadyExists), n: the last
- * component is not a link. */
-struct sb_op *sb_file_host_open(struct sb_mailbox *mailbox, const char *path, const char *how, unsigned mode);
+/* A file of the host's. `how`: r (read), w (made or emptied), x with w (made, or AlreadyExists),
+ * n: the last component is not a link. */
+struct sb_op *sb_file_host_open(struct sb_mailbox *mailbox, const char *path, const char *how,
+                                unsigned mode);
 
 /* The whole of `from` to the start of `to`, `chunk` bytes at a time: number = bytes copied. */
-struct sb_op *sb_file_pump(struct sb_file *from, struct sb_file *to, struct sb_mailbox *mailbox, size_t chunk);
+struct sb_op *sb_file_pump(struct sb_file *from, struct sb_file *to, struct sb_mailbox *mailbox,
+                           size_t chunk);
 
 /* For one piece of work on a file whose end is told on the I/O thread to a C function. */
 struct sb_file_work {
-    struct sb_file *file; /* a reference */
+    struct sb_file *file;      /* a reference */
     const unsigned char *data; /* write: what; stays the owner's */
-    unsigned char *bytes; /* read: malloc'ed, to be taken */
-    size_t len; /* write: how much; read: the most, and then how much */
+    unsigned char *bytes;      /* read: malloc'ed, to be taken */
+    size_t len;                /* write: how much; read: the most, and then how much */
     uint64_t offset;
     size_t done; /* write: how much */
     struct sb_error error;
-    _Atomic int stop; /* asks it to end early */
+    _Atomic int stop;                         /* asks it to end early */
     void (*ended)(struct sb_file_work *work); /* [io] */
 };
-int sb_file_read_whole(struct sb_file_work *work, struct sb_error *err); /* LimitExceeded above `len` */
+int sb_file_read_whole(struct sb_file_work *work,
+                       struct sb_error *err); /* LimitExceeded above `len` */
 int sb_file_write_whole(struct sb_file_work *work, struct sb_error *err);
 
 /* ---- files of a sandbox (transfer.c). Fields are runs of proto.h fields without file_op ---- */
 
 /* SB_FILE_OPEN or SB_FILE_BEGIN: an sb_file and the fields. */
-struct sb_op *sb_box_open_file(struct sb_box *box, struct sb_mailbox *mailbox, int file_op, const void *fields,
-                               size_t len);
+struct sb_op *sb_box_open_file(struct sb_box *box, struct sb_mailbox *mailbox, int file_op,
+                               const void *fields, size_t len);
 struct sb_op *sb_box_commit(struct sb_box *box, struct sb_mailbox *mailbox, struct sb_file *file,
                             const void *fields, size_t len);
-struct sb_op *sb_box_read_all(struct sb_box *box, struct sb_mailbox *mailbox, const void *fields, size_t len,
-                              size_t max);
-struct sb_op *sb_box_write_all(struct sb_box *box, struct sb_mailbox *mailbox, const void *fields, size_t len,
-                               const void *data, size_t data_len);
+struct sb_op *sb_box_read_all(struct sb_box *box, struct sb_mailbox *mailbox, const void *fields,
+                              size_t len, size_t max);
+struct sb_op *sb_box_write_all(struct sb_box *box, struct sb_mailbox *mailbox, const void *fields,
+                               size_t len, const void *data, size_t data_len);
 
 #endif

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Made by the asking thread, then the I/O thread's. The request is not called back by a cancel: it is
- * finished for nobody. */
+/* Made by the asking thread, then the I/O thread's. The request is not called back by a cancel:
+ * it is finished for nobody. */
 struct request {
     struct sb_client_call call; /* first */
     struct sb_op *op;           /* NULL: nobody waits any more */
@@ -23,8 +23,8 @@ struct request {
 static int may_repeat(uint16_t type)
 {
     return type == SB_S_HELLO || type == SB_S_CONNECT || type == SB_S_INFO || type == SB_S_LIST ||
-           type == SB_S_DESTROY || type == SB_S_LIFETIME || type == SB_S_SOCKET || type == SB_S_EXPOSE ||
-           type == SB_S_STATS;
+           type == SB_S_DESTROY || type == SB_S_LIFETIME || type == SB_S_SOCKET ||
+           type == SB_S_EXPOSE || type == SB_S_STATS;
 }
 
 static void request_free(struct request *r)
@@ -65,7 +65,8 @@ static void let_go(struct request *r)
     r->release = NULL;
 }
 
-static int store(struct request *r, const struct sb_answer *answer, struct sb_result *result, struct sb_error *err)
+static int store(struct request *r, const struct sb_answer *answer, struct sb_result *result,
+                 struct sb_error *err)
 {
     if (r->parts.len > 0) {
         if (sb_parts_add(&r->parts, answer->raw, answer->raw_len, SB_PARTS_LAST, err) < 0)

@@ -4,13 +4,15 @@
 
 #include "box.h"
 
-/* A request whose answer is the whole story. `fields` is a run of fields, copied. NULL: out of memory. */
+/* A request whose answer is the whole story. `fields` is a run of fields, copied. NULL: out of
+ * memory. */
 struct sb_op *sb_engine_request(struct sb_engine *engine, struct sb_mailbox *mailbox, uint16_t type,
                                 const void *fields, size_t len);
 
-/* SB_S_CREATE, SB_S_CONNECT, SB_S_RESUME: the record, and an sb_box as the object when it runs. Create gives
- * a release that destroys the sandbox; a sandbox created for nobody (cancelled, timed out) is destroyed. A
- * create whose answer is lost is OutcomeUnknown and leaves it at that: `id` may have been another's. */
+/* SB_S_CREATE, SB_S_CONNECT, SB_S_RESUME: the record, and an sb_box as the object when it runs.
+ * Create gives a release that destroys the sandbox; a sandbox created for nobody (cancelled,
+ * timed out) is destroyed. A create whose answer is lost is OutcomeUnknown and leaves it at
+ * that: `id` may have been another's. */
 struct sb_op *sb_engine_open(struct sb_engine *engine, struct sb_mailbox *mailbox, uint16_t type,
                              const void *fields, size_t len);
 

@@ -1,8 +1,8 @@
 /* Reading and writing a pipe whose other end, and whose flags, belong to somebody hostile.
  *
- * The far side shares the open file, so O_NONBLOCK may vanish at any time: every transfer says itself that
- * it will not wait. Kernels before 6.4 cannot say that about pipes; there the pipe is opened anew, which
- * gives flags that nobody else holds. */
+ * The far side shares the open file, so O_NONBLOCK may vanish at any time: every transfer says
+ * itself that it will not wait. Kernels before 6.4 cannot say that about pipes; there the pipe
+ * is opened anew, which gives flags that nobody else holds. */
 #ifndef SB_PIPE_H
 #define SB_PIPE_H
 
@@ -33,8 +33,8 @@ static inline int sb_pipe_reopen(int fd, int mode)
     return rc < 0 ? -1 : 0;
 }
 
-/* As read and write; -1 and EAGAIN where they would wait. *own: the pipe has been opened anew. The caller
- * watches it again (change its source) when *own turns 1. */
+/* As read and write; -1 and EAGAIN where they would wait. *own: the pipe has been opened anew.
+ * The caller watches it again (change its source) when *own turns 1. */
 static inline ssize_t sb_pipe_read(int fd, int *own, void *buf, size_t len)
 {
     struct iovec iov = {buf, len};

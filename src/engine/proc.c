@@ -6,7 +6,8 @@
 
 #include "pipe.h"
 
-#define STREAM_HIGH 262144 /* bytes buffered here before the pipe, and then the process, has to wait */
+#define STREAM_HIGH \
+    262144 /* bytes buffered here before the pipe, and then the process, has to wait */
 
 const char *sb_proc_take_streams(const struct sb_answer *answer, int out[3])
 {
@@ -82,10 +83,11 @@ static void process_destroy(struct sb_object *object)
 const struct sb_object_type sb_process_type = {"process", process_destroy};
 
 /* Its end becomes known [io]: err NULL, or why it never will be. */
-static void settle(struct sb_process *process, const struct sb_answer *end, const struct sb_error *err)
+static void settle(struct sb_process *process, const struct sb_answer *end,
+                   const struct sb_error *err)
 {
     struct sb_exit *record;
-    if (err == NULL && process->exited == NULL) {
+    if (err == NULL && end != NULL && process->exited == NULL) {
         record = malloc(sizeof *record + end->raw_len);
         if (record != NULL) {
             record->len = end->raw_len;
@@ -131,7 +133,8 @@ static void watch_lost(struct sb_watch *watch, const struct sb_error *err)
 
 static void wait_answered(struct sb_call *call, const struct sb_answer *answer)
 {
-    struct sb_process *process = (struct sb_process *)((char *)call - offsetof(struct sb_process, wait));
+    struct sb_process *process =
+        (struct sb_process *)((char *)call - offsetof(struct sb_process, wait));
     if (answer->type == SB_PART)
         return;
     process->waiting = 0;
@@ -139,8 +142,8 @@ static void wait_answered(struct sb_call *call, const struct sb_answer *answer)
 }
 
 /* [io] Made of an answer whose streams have been taken in fds; takes them over in every case. */
-static struct sb_process *process_new(struct sb_box *box, const struct sb_answer *answer, int fds[3],
-                                      struct sb_error *err)
+static struct sb_process *process_new(struct sb_box *box, const struct sb_answer *answer,
+                                      int fds[3], struct sb_error *err)
 {
     struct sb_process *process = calloc(1, sizeof *process);
     if (process == NULL) {
@@ -215,8 +218,8 @@ static void starting_undo(struct starting *s, const struct sb_answer *answer)
 static struct sb_release *release_new(struct sb_box *box, uint64_t serial, uint64_t pid);
 
 /* [io] Everything about the process that Lua is handed. */
-static int starting_result(struct starting *s, const struct sb_answer *answer, struct sb_result *result,
-                           struct sb_error *err)
+static int starting_result(struct starting *s, const struct sb_answer *answer,
+                           struct sb_result *result, struct sb_error *err)
 {
     int fds[3], running;
     struct sb_process *process;
@@ -288,7 +291,8 @@ static void starting_answer(struct sb_call *call, const struct sb_answer *answer
     sb_op_complete(op);
 }
 
-static struct sb_op *begin(struct sb_box *box, struct sb_mailbox *mailbox, unsigned char *msg, size_t len, int attach)
+static struct sb_op *begin(struct sb_box *box, struct sb_mailbox *mailbox, unsigned char *msg,
+                           size_t len, int attach)
 {
     struct starting *s = calloc(1, sizeof *s);
     struct sb_error err = {SB_OK};
@@ -306,12 +310,14 @@ static struct sb_op *begin(struct sb_box *box, struct sb_mailbox *mailbox, unsig
     return op;
 }
 
-struct sb_op *sb_process_start(struct sb_box *box, struct sb_mailbox *mailbox, unsigned char *msg, size_t len)
+struct sb_op *sb_process_start(struct sb_box *box, struct sb_mailbox *mailbox, unsigned char *msg,
+                               size_t len)
 {
     return begin(box, mailbox, msg, len, 0);
 }
 
-struct sb_op *sb_process_attach(struct sb_box *box, struct sb_mailbox *mailbox, unsigned char *msg, size_t len)
+struct sb_op *sb_process_attach(struct sb_box *box, struct sb_mailbox *mailbox, unsigned char *msg,
+                                size_t len)
 {
     return begin(box, mailbox, msg, len, 1);
 }
@@ -379,17 +385,19 @@ struct sb_op *sb_process_wait(struct sb_process *process, struct sb_mailbox *mai
 
 /* ---- the release: its tree is killed ---- */
 
-/* First through the connection it was started on; when that is gone but the sandbox is not, through a new
- * one, asked of the supervisor. A sandbox of another boot has no such process any more. */
+/* First through the connection it was started on; when that is gone but the sandbox is not,
+ * through a new one, asked of the supervisor. A sandbox of another boot has no such process any
+ * more. */
 struct killing {
     struct sb_call call;
     struct sb_client_call connect;
-    struct sb_box *box; /* a reference */
+    struct sb_box *box;   /* a reference */
     struct sb_box *again; /* the new connection, a reference; NULL */
     uint64_t serial;
     struct sb_release *release; /* the one being run */
 };
-#define KILLING_OF(pointer, member) ((struct killing *)(void *)((char *)(pointer) - offsetof(struct killing, member)))
+#define KILLING_OF(pointer, member) \
+    ((struct killing *)(void *)((char *)(pointer)-offsetof(struct killing, member)))
 
 static void killing_end(struct killing *k, const struct sb_error *err)
 {
@@ -418,7 +426,8 @@ static void killing_reconnect(struct killing *k)
     }
     sb_pack_begin(&p, msg, room, SB_S_CONNECT, 0, 0);
     sb_pack_str(&p, SB_F_ID, k->box->id);
-    k->connect = (struct sb_client_call){.answer = killing_connected, .msg = msg, .len = p.len, .again = 1};
+    k->connect =
+        (struct sb_client_call){.answer = killing_connected, .msg = msg, .len = p.len, .again = 1};
     sb_client_call(client, &k->connect);
 }
 
@@ -455,7 +464,8 @@ static void killing_connected(struct sb_client_call *call, const struct sb_answe
     struct sb_error err = {SB_OK};
     struct sb_field_view boot;
     if (answer->error != NULL) {
-        int gone = answer->error->kind == SB_ERR_NOT_FOUND || answer->error->kind == SB_ERR_NOT_RUNNING;
+        int gone =
+            answer->error->kind == SB_ERR_NOT_FOUND || answer->error->kind == SB_ERR_NOT_RUNNING;
         killing_end(k, gone ? NULL : answer->error);
         return;
     }

@@ -1,10 +1,10 @@
 /* Finds the supervisor of a state directory or starts one, without ever waiting for it.
  *
- * The new process must not be a child of the host: the host may reap every child it has (nginx does), and
- * must not get a SIGCHLD it does not expect. So an intermediate without an exit signal, which never
- * executes anything, makes the real child and ends. Both share our memory until the child executes the
- * supervisor (vfork), so that the size of the host does not matter; they touch nothing but their stacks,
- * and make system calls only. */
+ * The new process must not be a child of the host: the host may reap every child it has (nginx
+ * does), and must not get a SIGCHLD it does not expect. So an intermediate without an exit
+ * signal, which never executes anything, makes the real child and ends. Both share our memory
+ * until the child executes the supervisor (vfork), so that the size of the host does not matter;
+ * they touch nothing but their stacks, and make system calls only. */
 #include "start.h"
 
 #include <errno.h>
@@ -57,8 +57,10 @@ static int make_dirs(const char *path, struct sb_error *err)
             continue;
         memcpy(part, path, i);
         part[i] = '\0';
-        if (mkdir(part, 0700) < 0 && errno != EEXIST && (i == len || (errno != EROFS && errno != EACCES)))
-            return sb_fail_errno(err, errno, "state root", "the state directory %.150s cannot be made", path);
+        if (mkdir(part, 0700) < 0 && errno != EEXIST &&
+            (i == len || (errno != EROFS && errno != EACCES)))
+            return sb_fail_errno(err, errno, "state root",
+                                 "the state directory %.150s cannot be made", path);
     }
     return 0;
 }
@@ -69,11 +71,13 @@ static int check_dir(int fd, const char *root, mode_t forbidden, struct sb_error
     if (fstat(fd, &st) < 0)
         return sb_fail_errno(err, errno, "state root", "%.150s", root);
     if (st.st_uid != geteuid())
-        return sb_fail(err, SB_ERR_PERMISSION_DENIED, "the state directory %.150s belongs to uid %u, not to %u",
-                       root, (unsigned)st.st_uid, (unsigned)geteuid());
+        return sb_fail(err, SB_ERR_PERMISSION_DENIED,
+                       "the state directory %.150s belongs to uid %u, not to %u", root,
+                       (unsigned)st.st_uid, (unsigned)geteuid());
     if (st.st_mode & forbidden)
-        return sb_fail(err, SB_ERR_PERMISSION_DENIED, "the state directory %.150s is open to others (mode %o)",
-                       root, (unsigned)(st.st_mode & 07777));
+        return sb_fail(err, SB_ERR_PERMISSION_DENIED,
+                       "the state directory %.150s is open to others (mode %o)", root,
+                       (unsigned)(st.st_mode & 07777));
     return 0;
 }
 
@@ -96,13 +100,15 @@ int sb_root_open(const char *root, int *rootfd, int *v1fd, struct sb_error *err)
         dir = open(root, flags);
     }
     if (dir < 0)
-        return fail_step(err, sb_fail_errno(err, errno, "state root", "the state directory %.150s", root), root);
+        return fail_step(
+            err, sb_fail_errno(err, errno, "state root", "the state directory %.150s", root), root);
     if ((rc = check_dir(dir, root, 022, err)) < 0)
         goto failed;
     v1 = openat(dir, "v1", flags);
     if (v1 < 0 && errno == ENOENT) {
         if (mkdirat(dir, "v1", 0700) < 0 && errno != EEXIST) {
-            rc = sb_fail_errno(err, errno, "state root", "the state directory %.150s/v1 cannot be made", root);
+            rc = sb_fail_errno(err, errno, "state root",
+                               "the state directory %.150s/v1 cannot be made", root);
             goto failed;
         }
         v1 = openat(dir, "v1", flags);
@@ -125,30 +131,32 @@ failed:
 
 /* ---- connecting ---- */
 
-int sb_root_connect(int v1fd, int *out, struct sb_error *err)
+int sb_root_connect(int v1fd, int *fd, struct sb_error *err)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     struct ucred peer;
     socklen_t len = sizeof peer;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), sys;
-    if (fd < 0)
+    int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), sys;
+    if (made < 0)
         return sb_fail_errno(err, errno, "connect", "no socket for the supervisor");
-    /* Through the descriptor: the path may be longer than an address, and cannot be exchanged this way. */
+    /* Through the descriptor: the path may be longer than an address, and cannot be exchanged
+     * this way. */
     snprintf(to.sun_path, sizeof to.sun_path, "/proc/self/fd/%d/sock", v1fd);
-    if (connect(fd, (struct sockaddr *)&to, sizeof to) < 0) {
+    if (connect(made, (struct sockaddr *)&to, sizeof to) < 0) {
         sys = errno;
-        close(fd);
+        close(made);
         if (sys == ECONNREFUSED || sys == ENOENT || sys == ENOTCONN || sys == EPROTOTYPE)
             return SB_CONNECT_START;
         if (sys == EAGAIN || sys == EINTR)
             return SB_CONNECT_LATER;
         return sb_fail_errno(err, sys, "connect", "the supervisor cannot be reached");
     }
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 || peer.uid != geteuid()) {
-        close(fd);
-        return sb_fail(err, SB_ERR_PERMISSION_DENIED, "the supervisor's socket belongs to somebody else");
+    if (getsockopt(made, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 || peer.uid != geteuid()) {
+        close(made);
+        return sb_fail(err, SB_ERR_PERMISSION_DENIED,
+                       "the supervisor's socket belongs to somebody else");
     }
-    *out = fd;
+    *fd = made;
     return SB_CONNECTED;
 }
 
@@ -249,7 +257,8 @@ static int spawn(int rootfd, int status, uint64_t linger_ms, struct sb_error *er
     plan.argv[0] = name;
     plan.argv[1] = linger;
     plan.envp[0] = path;
-    stacks = mmap(NULL, 2 * STACK_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    stacks = mmap(NULL, 2 * STACK_SIZE, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
     if (stacks == MAP_FAILED)
         return sb_fail_errno(err, errno, "start", "no memory to start the supervisor");
     plan.stack_end = stacks + STACK_SIZE;
@@ -261,7 +270,8 @@ static int spawn(int rootfd, int status, uint64_t linger_ms, struct sb_error *er
     /* The children inherit the mask, so that no handler of the host's runs in them. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    pid = clone(intermediate, stacks + 2 * STACK_SIZE, CLONE_VM | CLONE_VFORK | CLONE_PIDFD, &plan, &pidfd);
+    pid = clone(intermediate, stacks + 2 * STACK_SIZE, CLONE_VM | CLONE_VFORK | CLONE_PIDFD, &plan,
+                &pidfd);
     sys = errno;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     close(plan.null);
@@ -295,25 +305,40 @@ static void too_late(struct sb_timer *timer)
     finish(start, &err);
 }
 
+/* The next word of `line`, at most room - 1 bytes of it; where the rest begins. */
+static const char *word(const char *line, char *to, size_t room)
+{
+    size_t n = strcspn(line, " ");
+    snprintf(to, room, "%.*s", (int)n, line);
+    return line[n] == ' ' ? line + n + 1 : line + n;
+}
+
 /* "error <kind> <errno> <step> <message>" */
 static void parse_failure(const char *line, struct sb_error *err)
 {
-    char kind[32] = "", step[32] = "";
-    int sys = 0, at = 0;
+    char label[8], kind[32], number[16], step[32];
+    const char *message;
+    long sys;
     sb_fail(err, SB_ERR_START_FAILED, "the supervisor ended before it was ready");
     snprintf(err->step, sizeof err->step, "supervisor");
-    if (sscanf(line, "error %31s %d %31s %n", kind, &sys, step, &at) < 3)
+    message =
+        word(word(word(word(line, label, sizeof label), kind, sizeof kind), number, sizeof number),
+             step, sizeof step);
+    if (strcmp(label, "error") != 0 || step[0] == '\0')
         return;
+    sys = strtol(number, NULL, 10);
     err->kind = sb_err_from_name(kind, strlen(kind));
-    err->sys = sys > 0 && sys < 4096 ? sys : 0;
+    err->sys = sys > 0 && sys < 4096 ? (int)sys : 0;
     snprintf(err->step, sizeof err->step, "%s", step);
-    if (at > 0 && line[at] != '\0')
-        snprintf(err->message, sizeof err->message, "the supervisor could not start: %.200s", line + at);
+    if (message[0] != '\0')
+        snprintf(err->message, sizeof err->message, "the supervisor could not start: %.200s",
+                 message);
 }
 
 static void status_ready(struct sb_source *source, uint32_t events)
 {
-    struct sb_start *start = (struct sb_start *)((char *)source - offsetof(struct sb_start, status));
+    struct sb_start *start =
+        (struct sb_start *)((char *)source - offsetof(struct sb_start, status));
     struct sb_error err = {SB_OK};
     char *newline;
     ssize_t n = read(source->fd, start->line + start->len, sizeof start->line - 1 - start->len);
@@ -337,7 +362,8 @@ static void status_ready(struct sb_source *source, uint32_t events)
 }
 
 int sb_start_run(struct sb_start *start, int rootfd, uint64_t linger_ms,
-                 void (*done)(struct sb_start *start, const struct sb_error *err), struct sb_error *err)
+                 void (*done)(struct sb_start *start, const struct sb_error *err),
+                 struct sb_error *err)
 {
     int pipefd[2], rc;
     memset(start, 0, sizeof *start);

@@ -5,8 +5,8 @@
 #include "../runtime/error.h"
 #include "../runtime/loop.h"
 
-/* Makes `root` and `<root>/v1` if they are missing, checks that they are ours alone (owner; nobody else
- * may write root, or enter v1), and opens both. */
+/* Makes `root` and `<root>/v1` if they are missing, checks that they are ours alone (owner;
+ * nobody else may write root, or enter v1), and opens both. */
 int sb_root_open(const char *root, int *rootfd, int *v1fd, struct sb_error *err);
 
 enum sb_root_connect {
@@ -18,7 +18,8 @@ enum sb_root_connect {
  * starting one does not cure. */
 int sb_root_connect(int v1fd, int *fd, struct sb_error *err);
 
-/* A supervisor being started, embedded in its owner. `done` runs once: err = NULL, one is listening now. */
+/* A supervisor being started, embedded in its owner. `done` runs once: err = NULL, one is
+ * listening now. */
 struct sb_start {
     void (*done)(struct sb_start *start, const struct sb_error *err);
     struct sb_source status;
@@ -29,6 +30,7 @@ struct sb_start {
 
 /* Starts one and returns at once; `done` follows. On failure it does not. */
 int sb_start_run(struct sb_start *start, int rootfd, uint64_t linger_ms,
-                 void (*done)(struct sb_start *start, const struct sb_error *err), struct sb_error *err);
+                 void (*done)(struct sb_start *start, const struct sb_error *err),
+                 struct sb_error *err);
 
 #endif

@@ -11,7 +11,8 @@
 
 /* ---- messages ---- */
 
-/* The asker's fields but those in `skip` (zero-terminated), behind file_op and, unless -1, oflags. */
+/* The asker's fields but those in `skip` (zero-terminated), behind file_op and, unless -1,
+ * oflags. */
 static void pack_from(struct sb_packer *p, int file_op, int oflags, const void *fields, size_t len,
                       const uint16_t *skip)
 {
@@ -45,7 +46,7 @@ enum step {
     OPENING, /* SB_FILE_OPEN or BEGIN; the descriptor comes back */
     MOVING,  /* a file thread reads or writes */
     COMMITTING,
-    OWNING, /* SB_FILE_CHOWN, after a write in place */
+    OWNING,  /* SB_FILE_CHOWN, after a write in place */
     LOOKING, /* SB_FILE_STAT, after a write in place */
 };
 
@@ -125,7 +126,8 @@ static void cancelled(struct sb_op *op, void *owner)
     sb_op_fail(op, &err);
 }
 
-static int send_step(struct transfer *t, enum step step, struct sb_packer *p, unsigned char *msg, int fd)
+static int send_step(struct transfer *t, enum step step, struct sb_packer *p, unsigned char *msg,
+                     int fd)
 {
     struct sb_error err = {SB_OK};
     int rc;
@@ -170,8 +172,8 @@ static void complete(struct transfer *t, const unsigned char *fields, size_t len
 
 static void look(struct transfer *t)
 {
-    static const uint16_t skip[] = {SB_F_MODE, SB_F_OWNER, SB_F_EXCLUSIVE, SB_F_APPEND, SB_F_ATOMIC,
-                                    SB_F_PARENTS, SB_F_OFLAGS, 0};
+    static const uint16_t skip[] = {SB_F_MODE,   SB_F_OWNER,   SB_F_EXCLUSIVE, SB_F_APPEND,
+                                    SB_F_ATOMIC, SB_F_PARENTS, SB_F_OFLAGS,    0};
     struct sb_packer p;
     unsigned char *msg = message(&p, t->fields_len + FIELD_ROOM);
     if (msg == NULL) {
@@ -186,8 +188,8 @@ static void look(struct transfer *t)
 static void written(struct transfer *t)
 {
     static const uint16_t commit[] = {SB_F_USER, SB_F_EXCLUSIVE, SB_F_MODE, SB_F_OWNER, 0};
-    static const uint16_t own[] = {SB_F_MODE, SB_F_EXCLUSIVE, SB_F_APPEND, SB_F_ATOMIC, SB_F_PARENTS,
-                                   SB_F_OFLAGS, 0};
+    static const uint16_t own[] = {
+        SB_F_MODE, SB_F_EXCLUSIVE, SB_F_APPEND, SB_F_ATOMIC, SB_F_PARENTS, SB_F_OFLAGS, 0};
     struct sb_reader given = {t->bytes, t->bytes + t->fields_len};
     struct sb_field_view f;
     struct sb_packer p;
@@ -252,7 +254,8 @@ static void opened(struct transfer *t, const struct sb_answer *answer)
     t->step = MOVING;
     t->work.ended = moved;
     t->work.data = t->bytes + t->fields_len;
-    if (t->what == READ_ALL ? sb_file_read_whole(&t->work, &err) : sb_file_write_whole(&t->work, &err)) {
+    if (t->what == READ_ALL ? sb_file_read_whole(&t->work, &err)
+                            : sb_file_write_whole(&t->work, &err)) {
         undo(t);
         transfer_fail(t, &err);
     }
@@ -281,8 +284,9 @@ static void answered(struct sb_call *call, const struct sb_answer *answer)
         complete(t, answer->raw, answer->raw_len);
 }
 
-static struct transfer *transfer_new(struct sb_box *box, struct sb_mailbox *mailbox, const void *fields, size_t len,
-                                     const void *data, size_t data_len)
+static struct transfer *transfer_new(struct sb_box *box, struct sb_mailbox *mailbox,
+                                     const void *fields, size_t len, const void *data,
+                                     size_t data_len)
 {
     struct transfer *t = malloc(sizeof *t + len + data_len);
     if (t == NULL)
@@ -305,7 +309,8 @@ static struct transfer *transfer_new(struct sb_box *box, struct sb_mailbox *mail
 }
 
 /* The first request of a transfer. `oflags` -1: none. */
-static struct sb_op *transfer_begin(struct transfer *t, int file_op, int oflags, const uint16_t *skip)
+static struct sb_op *transfer_begin(struct transfer *t, int file_op, int oflags,
+                                    const uint16_t *skip)
 {
     struct sb_packer p;
     struct sb_op *op = t->op;
@@ -319,8 +324,8 @@ static struct sb_op *transfer_begin(struct transfer *t, int file_op, int oflags,
     return op;
 }
 
-struct sb_op *sb_box_open_file(struct sb_box *box, struct sb_mailbox *mailbox, int file_op, const void *fields,
-                               size_t len)
+struct sb_op *sb_box_open_file(struct sb_box *box, struct sb_mailbox *mailbox, int file_op,
+                               const void *fields, size_t len)
 {
     struct transfer *t = transfer_new(box, mailbox, fields, len, NULL, 0);
     if (t == NULL)
@@ -330,8 +335,8 @@ struct sb_op *sb_box_open_file(struct sb_box *box, struct sb_mailbox *mailbox, i
     return transfer_begin(t, file_op, -1, skip_nothing);
 }
 
-struct sb_op *sb_box_read_all(struct sb_box *box, struct sb_mailbox *mailbox, const void *fields, size_t len,
-                              size_t max)
+struct sb_op *sb_box_read_all(struct sb_box *box, struct sb_mailbox *mailbox, const void *fields,
+                              size_t len, size_t max)
 {
     static const uint16_t skip[] = {SB_F_OFLAGS, 0};
     struct transfer *t = transfer_new(box, mailbox, fields, len, NULL, 0);
@@ -356,12 +361,12 @@ struct sb_op *sb_box_commit(struct sb_box *box, struct sb_mailbox *mailbox, stru
     return op;
 }
 
-struct sb_op *sb_box_write_all(struct sb_box *box, struct sb_mailbox *mailbox, const void *fields, size_t len,
-                               const void *data, size_t data_len)
+struct sb_op *sb_box_write_all(struct sb_box *box, struct sb_mailbox *mailbox, const void *fields,
+                               size_t len, const void *data, size_t data_len)
 {
     static const uint16_t skip_begin[] = {SB_F_DATA, SB_F_APPEND, SB_F_ATOMIC, SB_F_OFLAGS, 0};
-    static const uint16_t skip_open[] = {SB_F_DATA, SB_F_APPEND, SB_F_ATOMIC, SB_F_OFLAGS, SB_F_EXCLUSIVE,
-                                         SB_F_OWNER, 0};
+    static const uint16_t skip_open[] = {
+        SB_F_DATA, SB_F_APPEND, SB_F_ATOMIC, SB_F_OFLAGS, SB_F_EXCLUSIVE, SB_F_OWNER, 0};
     struct sb_reader given = {fields, (const unsigned char *)fields + len};
     int append = sb_read_u64(&given, SB_F_APPEND, 0) != 0;
     int exclusive = sb_read_u64(&given, SB_F_EXCLUSIVE, 0) != 0;
@@ -386,6 +391,7 @@ struct sb_op *sb_box_write_all(struct sb_box *box, struct sb_mailbox *mailbox, c
     t->atomic = !append && sb_read_u64(&given, SB_F_ATOMIC, 1) != 0;
     if (t->atomic)
         return transfer_begin(t, SB_FILE_BEGIN, -1, skip_begin);
-    return transfer_begin(t, SB_FILE_OPEN,
-                          O_WRONLY | O_CREAT | (append ? O_APPEND : O_TRUNC) | (exclusive ? O_EXCL : 0), skip_open);
+    return transfer_begin(
+        t, SB_FILE_OPEN,
+        O_WRONLY | O_CREAT | (append ? O_APPEND : O_TRUNC) | (exclusive ? O_EXCL : 0), skip_open);
 }

@@ -9,7 +9,8 @@
 #define OUTPUT_DEFAULT (64u << 20)
 #define GRACE_DEFAULT 0.2
 
-static const char *const names[] = {"ping", "signal", "kill", "wait", "release", "detach", "list", "file", NULL};
+static const char *const names[] = {"ping",   "signal", "kill", "wait", "release",
+                                    "detach", "list",   "file", NULL};
 static const uint16_t types[] = {SB_C_PING,    SB_C_SIGNAL, SB_C_KILL, SB_C_WAIT,
                                  SB_C_RELEASE, SB_C_DETACH, SB_C_LIST, SB_C_FILE};
 
@@ -66,7 +67,8 @@ static uint64_t ns_of(lua_Number seconds)
 static int exec(lua_State *L)
 {
     struct sb_box *box = check(L);
-    struct sb_exec_options options = {.max_output = OUTPUT_DEFAULT, .timeout_ns = SB_NEVER,
+    struct sb_exec_options options = {.max_output = OUTPUT_DEFAULT,
+                                      .timeout_ns = SB_NEVER,
                                       .grace_ns = (uint64_t)(GRACE_DEFAULT * 1e9)};
     luaL_checktype(L, 2, LUA_TTABLE);
     lua_settop(L, 3);
@@ -86,12 +88,14 @@ static int exec(lua_State *L)
         }
     }
     struct sb_mailbox *mailbox = sb_lua_mailbox(L);
-    int in = has_field(L, 2, "in_mode"), out = has_field(L, 2, "out_mode"), err = has_field(L, 2, "err_mode");
+    int in = has_field(L, 2, "in_mode"), out = has_field(L, 2, "out_mode"),
+        err = has_field(L, 2, "err_mode");
     size_t len;
     unsigned char *msg = sb_lua_pack_message(L, 2, SB_C_EXEC, &len);
     struct sb_op **slot = sb_lua_new_op(L);
     if (!in)
-        sb_lua_message_add(msg, &len, SB_F_IN_MODE, options.input_len > 0 ? SB_IO_PIPE : SB_IO_NULL);
+        sb_lua_message_add(msg, &len, SB_F_IN_MODE,
+                           options.input_len > 0 ? SB_IO_PIPE : SB_IO_NULL);
     if (!out)
         sb_lua_message_add(msg, &len, SB_F_OUT_MODE, SB_IO_PIPE);
     if (!err)
@@ -102,7 +106,8 @@ static int exec(lua_State *L)
 }
 
 static int begin(lua_State *L, uint16_t type,
-                 struct sb_op *(*what)(struct sb_box *, struct sb_mailbox *, unsigned char *, size_t))
+                 struct sb_op *(*what)(struct sb_box *, struct sb_mailbox *, unsigned char *,
+                                       size_t))
 {
     struct sb_box *box = check(L);
     if (sb_lua_forked(L, box))
@@ -235,10 +240,10 @@ static int close(lua_State *L)
 }
 
 static const luaL_Reg methods[] = {
-    {"request", request},   {"exec", exec},   {"start", start}, {"attach", attach}, {"open", open_},
-    {"begin", begin_},      {"commit", commit}, {"read_all", read_all}, {"write_all", write_all},
-    {"dial", dial},         {"boot", boot},   {"epoch", epoch}, {"open_", is_open}, {"close", close},
-    {NULL, NULL},
+    {"request", request},     {"exec", exec},    {"start", start},   {"attach", attach},
+    {"open", open_},          {"begin", begin_}, {"commit", commit}, {"read_all", read_all},
+    {"write_all", write_all}, {"dial", dial},    {"boot", boot},     {"epoch", epoch},
+    {"open_", is_open},       {"close", close},  {NULL, NULL},
 };
 static const struct sb_lua_class class = {
     .type = &sb_box_type, .name = "sandbar.NativeBox", .methods = methods};

@@ -1,14 +1,15 @@
-/* core.engine: the supervisor of a state root, as userdata; and what core has of the engine beside it. */
+/* core.engine: the supervisor of a state root, as userdata; and what core has of the engine
+ * beside it. */
 #include "engine.h"
 
 #include "../engine/lifecycle.h"
 #include "fields.h"
 
 /* Names of requests and their message types. */
-static const char *const names[] = {"hello",  "info",    "list",  "destroy", "lifetime", "pause",
-                                    "expose", "advance", "stats", NULL};
-static const uint16_t types[] = {SB_S_HELLO,  SB_S_INFO,    SB_S_LIST,   SB_S_DESTROY, SB_S_LIFETIME,
-                                 SB_S_PAUSE,  SB_S_EXPOSE,  SB_S_ADVANCE, SB_S_STATS};
+static const char *const names[] = {"hello", "info",   "list",    "destroy", "lifetime",
+                                    "pause", "expose", "advance", "stats",   NULL};
+static const uint16_t types[] = {SB_S_HELLO, SB_S_INFO,   SB_S_LIST,    SB_S_DESTROY, SB_S_LIFETIME,
+                                 SB_S_PAUSE, SB_S_EXPOSE, SB_S_ADVANCE, SB_S_STATS};
 
 struct sb_engine *sb_lua_check_engine(lua_State *L, int arg)
 {
@@ -68,9 +69,12 @@ static int destroy_release(lua_State *L)
 }
 
 static const luaL_Reg methods[] = {
-    {"request", request}, {"create", create},
-    {"connect", connect}, {"resume", resume},
-    {"destroy_release", destroy_release}, {NULL, NULL},
+    {"request", request},
+    {"create", create},
+    {"connect", connect},
+    {"resume", resume},
+    {"destroy_release", destroy_release},
+    {NULL, NULL},
 };
 static const struct sb_lua_class class = {
     .type = &sb_engine_type, .name = "sandbar.NativeEngine", .methods = methods};

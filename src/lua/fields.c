@@ -67,7 +67,8 @@ int sb_lua_push_fields(lua_State *L, const unsigned char *fields, size_t len)
 
 /* ---- tables to fields ---- */
 
-/* A message growing in userdata at an absolute stack index; SPARE bytes are always left at its end. */
+/* A message growing in userdata at an absolute stack index; SPARE bytes are always left at its
+ * end. */
 struct buffer {
     lua_State *L;
     int slot;
@@ -96,7 +97,7 @@ static void reserve(struct buffer *b, size_t more)
 static void add(struct buffer *b, const void *bytes, size_t len)
 {
     reserve(b, len);
-    if (len > 0)
+    if (len > 0 && bytes != NULL)
         memcpy(b->data + b->len, bytes, len);
     b->len += len;
 }
@@ -126,7 +127,8 @@ static void add_u64(struct buffer *b, uint16_t tag, uint64_t value)
 
 static int bad(struct buffer *b, const char *name, const char *expected, int i)
 {
-    return luaL_error(b->L, "field '%s': %s expected, got %s", name, expected, sb_lua_typename(b->L, i));
+    return luaL_error(b->L, "field '%s': %s expected, got %s", name, expected,
+                      sb_lua_typename(b->L, i));
 }
 
 /* One value of bytes, on top of the stack: a string, a secret, or an array of both to be joined. */
@@ -230,7 +232,8 @@ unsigned char *sb_lua_pack_message(lua_State *L, int i, uint16_t type, size_t *l
             if (code < 0) {
                 if (lua_type(L, -2) != LUA_TSTRING || strcmp(lua_tostring(L, -2), "stages") != 0)
                     luaL_error(L, "unknown field '%s'",
-                               lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : luaL_typename(L, -2));
+                               lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2)
+                                                              : luaL_typename(L, -2));
                 add_stages(&b);
             } else if (code % 4 == KIND_U) {
                 add_number(&b, (uint16_t)(code / 4));

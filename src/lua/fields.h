@@ -5,9 +5,10 @@
 #include "../engine/proto.h"
 #include "lua_core.h"
 
-/* A whole message in userdata pushed on the stack: a head of `type`, then the fields of the table at `i` (nil:
- * none). Returns its memory; *len is all of it. Wipe it with explicit_bzero when it has been sent. Besides the
- * fields' names there is `stages`, a list of argument vectors: a pipeline's stage and arg fields in order. */
+/* A whole message in userdata pushed on the stack: a head of `type`, then the fields of the
+ * table at `i` (nil: none). Returns its memory; *len is all of it. Wipe it with explicit_bzero
+ * when it has been sent. Besides the fields' names there is `stages`, a list of argument
+ * vectors: a pipeline's stage and arg fields in order. */
 unsigned char *sb_lua_pack_message(lua_State *L, int i, uint16_t type, size_t *len);
 
 /* Adds one number to the message on top of the stack, for which there is always room. */

@@ -106,14 +106,16 @@ static int host_open(lua_State *L)
 {
     const char *path = check_path(L, 1), *how = luaL_optstring(L, 2, "r");
     unsigned mode = check_mode(L, 3, 0666);
-    luaL_argcheck(L, strspn(how, "rwxn") == strlen(how) && strlen(how) < 8, 2, "a mode of r, w, wx and n expected");
+    luaL_argcheck(L, strspn(how, "rwxn") == strlen(how) && strlen(how) < 8, 2,
+                  "a mode of r, w, wx and n expected");
     struct sb_mailbox *mailbox = sb_lua_mailbox(L);
     struct sb_op **slot = sb_lua_new_op(L);
     *slot = sb_file_host_open(mailbox, path, how, mode);
     return sb_lua_op_made(L, slot);
 }
 
-/* host_tree(path): what is there and below, as bytes: "<type> <mode> <size>\0<name>\0<target>\0" each */
+/* host_tree(path): what is there and below, as bytes: "<type> <mode> <size>\0<name>\0<target>\0"
+ * each */
 static int host_tree(lua_State *L)
 {
     const char *path = check_path(L, 1);
@@ -126,9 +128,11 @@ static int host_tree(lua_State *L)
 /* host_at(action, base, name, other, mode) */
 static int host_at(lua_State *L)
 {
-    static const char *const names[] = {"mkdir", "symlink", "rename", "remove", "chmod", "read", "create", NULL};
-    static const enum sb_host_action actions[] = {SB_HOST_MKDIR, SB_HOST_SYMLINK, SB_HOST_RENAME, SB_HOST_REMOVE,
-                                                  SB_HOST_CHMOD, SB_HOST_READ,    SB_HOST_CREATE};
+    static const char *const names[] = {"mkdir", "symlink", "rename", "remove",
+                                        "chmod", "read",    "create", NULL};
+    static const enum sb_host_action actions[] = {SB_HOST_MKDIR,  SB_HOST_SYMLINK, SB_HOST_RENAME,
+                                                  SB_HOST_REMOVE, SB_HOST_CHMOD,   SB_HOST_READ,
+                                                  SB_HOST_CREATE};
     enum sb_host_action action = actions[luaL_checkoption(L, 1, NULL, names)];
     const char *base = check_path(L, 2), *name = check_path(L, 3);
     const char *other = lua_isnoneornil(L, 4) ? "" : check_path(L, 4);
@@ -144,7 +148,8 @@ static int pump(lua_State *L)
 {
     struct sb_file *from = check(L, 1), *to = check(L, 2);
     uint64_t chunk = lua_isnoneornil(L, 3) ? PUMP_DEFAULT : check_size(L, 3);
-    luaL_argcheck(L, chunk > 0 && chunk <= (64u << 20), 3, "a size between 1 byte and 64 MiB expected");
+    luaL_argcheck(L, chunk > 0 && chunk <= (64u << 20), 3,
+                  "a size between 1 byte and 64 MiB expected");
     if (sb_lua_forked(L, from) || sb_lua_forked(L, to))
         return 1;
     struct sb_mailbox *mailbox = sb_lua_mailbox(L);
@@ -162,8 +167,11 @@ static const struct sb_lua_class class = {
 
 void sb_lua_open_file(lua_State *L)
 {
-    static const luaL_Reg functions[] = {{"host_open", host_open}, {"host_tree", host_tree},
-                                         {"host_at", host_at}, {"pump", pump}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"host_open", host_open},
+                                         {"host_tree", host_tree},
+                                         {"host_at", host_at},
+                                         {"pump", pump},
+                                         {NULL, NULL}};
     sb_lua_register(L, &class);
     luaL_setfuncs(L, functions, 0);
 }

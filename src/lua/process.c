@@ -83,9 +83,9 @@ static int release(lua_State *L)
 }
 
 static const luaL_Reg methods[] = {
-    {"pid", pid},       {"serial", serial}, {"start_ns", start_ns},
-    {"stdin", stdin_},  {"stdout", stdout_}, {"stderr", stderr_},
-    {"exited", exited}, {"wait", wait},     {"lease_release", lease_release},
+    {"pid", pid},         {"serial", serial},  {"start_ns", start_ns},
+    {"stdin", stdin_},    {"stdout", stdout_}, {"stderr", stderr_},
+    {"exited", exited},   {"wait", wait},      {"lease_release", lease_release},
     {"release", release}, {NULL, NULL},
 };
 static const struct sb_lua_class class = {

@@ -1,10 +1,11 @@
-/* A web server that misbehaves on demand, for the HTTP specs. One thread a connection, plain HTTP/1.1.
+/* A web server that misbehaves on demand, for the HTTP specs. One thread a connection, plain
+ * HTTP/1.1.
  *
- * http_server [-6] [port]   prints the port it listens on (on 127.0.0.1, or on ::1) and its process id; ends
- * with its parent.
+ * http_server [-6] [port]   prints the port it listens on (on 127.0.0.1, or on ::1) and its
+ * process id; ends with its parent.
  *
- * http_server -c path       connects to a unix socket instead, sends its stdin, half-closes, prints how many bytes
- * came back, and the last 200.
+ * http_server -c path       connects to a unix socket instead, sends its stdin, half-closes,
+ * prints how many bytes came back, and the last 200.
  *
  * The path of a request says what happens; see `answer`. */
 #include <arpa/inet.h>
@@ -178,8 +179,10 @@ static void report(void *arg, const char *data, size_t len)
 
 static int whole(int fd, const char *data, size_t len)
 {
-    return say(fd, "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n", len) < 0 || send_all(fd, data, len) < 0 ? -1
-                                                                                                          : 0;
+    return say(fd, "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n", len) < 0 ||
+                   send_all(fd, data, len) < 0
+               ? -1
+               : 0;
 }
 
 static int number(int fd, long n)
@@ -196,7 +199,8 @@ static int answer(struct client *c)
     int fd = c->fd, n = 0, ms = 0;
     sscanf(c->head, "%15s %255s", method, path);
     query = path;
-#define IS(prefix) (strncmp(path, prefix, sizeof prefix - 1) == 0 && (query = path + sizeof prefix - 1))
+#define IS(prefix) \
+    (strncmp(path, prefix, sizeof prefix - 1) == 0 && (query = path + sizeof prefix - 1))
     if (strcmp(method, "POST") == 0)
         posts++;
 
@@ -207,8 +211,10 @@ static int answer(struct client *c)
             return -1;
         if (n == 204 || n == 304)
             return say(fd, "HTTP/1.1 %d Odd words (here)\r\nX-Kind: bare\r\n\r\n", n);
-        return say(fd, "HTTP/1.1 %d Odd words (here)\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 5\r\n\r\n%s", n,
-                   strcmp(method, "HEAD") == 0 ? "" : "hello");
+        return say(fd,
+                   "HTTP/1.1 %d Odd words (here)\r\nLocation: "
+                   "http://127.0.0.1:1/\r\nContent-Length: 5\r\n\r\n%s",
+                   n, strcmp(method, "HEAD") == 0 ? "" : "hello");
     }
     if (IS("/raw")) { /* the request's head comes back */
         size_t len = 0;
@@ -339,7 +345,7 @@ static int answer(struct client *c)
         return number(fd, connections);
     if (IS("/held")) /* by /endless and /silent */
         return number(fd, held);
-    if (IS("/tunnel")) { /* after the head: bytes go back as they come, until the half-close; then a word */
+    if (IS("/tunnel")) { /* bytes go back until the half-close; then a word */
         char buf[4096];
         ssize_t got;
         say(fd, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n");
@@ -358,7 +364,8 @@ static void *serve(void *arg)
     for (;;) {
         char *end;
         client.head[client.have] = '\0';
-        while ((end = memmem(client.head, client.have, "\r\n\r\n", 4)) == NULL && client.have < HEAD) {
+        while ((end = memmem(client.head, client.have, "\r\n\r\n", 4)) == NULL &&
+               client.have < HEAD) {
             ssize_t n = recv(client.fd, client.head + client.have, HEAD - client.have, 0);
             if (n <= 0)
                 goto out;
@@ -425,7 +432,8 @@ int main(int argc, char **argv)
     address.v4.sin_family = AF_INET;
     address.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (at < argc && strcmp(argv[at], "-6") == 0) {
-        address.v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+        address.v6 =
+            (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
         len = sizeof address.v6;
         at++;
     }

@@ -14,7 +14,8 @@ struct request {
     void *arg;
 };
 
-/* Takes the descriptors that are TCP sockets, each for its family; whatever else came stays and is closed. */
+/* Takes the descriptors that are TCP sockets, each for its family; whatever else came stays and
+ * is closed. */
 static void take(const struct sb_answer *answer, int *v4, int *v6)
 {
     for (unsigned i = 0; i < answer->nfds; i++) {
@@ -53,7 +54,8 @@ static void answered(struct sb_client_call *call, const struct sb_answer *answer
     done(arg, v4, v6, err.kind != SB_OK ? &err : NULL);
 }
 
-void sb_client_sockets(const struct sb_object *engine, const char *id, sb_sockets_fn *done, void *arg)
+void sb_client_sockets(const struct sb_object *engine, const char *id, sb_sockets_fn *done,
+                       void *arg)
 {
     size_t id_len = strlen(id), room = sizeof(struct sb_msg) + 8 + id_len;
     struct sb_client *client = sb_client_get((const struct sb_engine *)engine);

@@ -100,7 +100,8 @@ static int take(struct sb_queue *queue, enum sb_read_mode mode, size_t n, struct
     } /* fall through */
     case SB_READ_ALL:
         if (have > n) {
-            sb_fail(&result->error, SB_ERR_LIMIT_EXCEEDED, "a %s of the body is longer than %zu bytes",
+            sb_fail(&result->error, SB_ERR_LIMIT_EXCEEDED,
+                    "a %s of the body is longer than %zu bytes",
                     mode == SB_READ_LINE ? "line" : "read", n);
             return 1;
         }
@@ -220,7 +221,8 @@ struct sb_op *sb_body_read(struct sb_body *body, struct sb_mailbox *mailbox, enu
     return op;
 }
 
-int sb_body_try_read(struct sb_body *body, enum sb_read_mode mode, size_t n, struct sb_result *result)
+int sb_body_try_read(struct sb_body *body, enum sb_read_mode mode, size_t n,
+                     struct sb_result *result)
 {
     struct sb_queue *queue = body->queue;
     if (body->object.generation != sb_generation()) {

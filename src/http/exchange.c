@@ -7,7 +7,7 @@
 #include "http/core.h"
 #include "http/fetch.h"
 
-#define HEAD_MOST (1u << 20) /* of an answer's head */
+#define HEAD_MOST (1u << 20)    /* of an answer's head */
 #define EXPECT_MOST (64u << 20) /* room made at once because of a Content-Length */
 
 /* What a broken transfer means. */
@@ -46,9 +46,11 @@ void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *
         break;
     }
     if (fetch->head_done) {
-        sb_fail(err, safe ? SB_ERR_PROTOCOL : SB_ERR_OUTCOME_UNKNOWN, "the answer's body was cut short");
+        sb_fail(err, safe ? SB_ERR_PROTOCOL : SB_ERR_OUTCOME_UNKNOWN,
+                "the answer's body was cut short");
     } else if (fetch->head_len > 0) {
-        sb_fail(err, safe ? SB_ERR_PROTOCOL : SB_ERR_OUTCOME_UNKNOWN, "the answer's head was cut short");
+        sb_fail(err, safe ? SB_ERR_PROTOCOL : SB_ERR_OUTCOME_UNKNOWN,
+                "the answer's head was cut short");
     } else {
         sb_fail(err, safe ? SB_ERR_UNAVAILABLE : SB_ERR_OUTCOME_UNKNOWN,
                 "the connection ended before an answer");
@@ -72,8 +74,8 @@ static curl_socket_t on_open(void *clientp, curlsocktype purpose, struct curl_so
         return CURL_SOCKET_BAD;
     int fd = *slot;
     *slot = -1;
-    if (!fetch->dialled)
-        sb_port_refill(fetch->user.port); /* by the time the next connection is wanted, it is there */
+    if (!fetch->dialled) /* the next connection shall find its sockets there */
+        sb_port_refill(fetch->user.port);
     return fd;
 }
 
@@ -85,11 +87,13 @@ static int on_sockopt(void *clientp, curl_socket_t fd, curlsocktype purpose)
     return fetch->dialled ? CURL_SOCKOPT_ALREADY_CONNECTED : CURL_SOCKOPT_OK;
 }
 
-static int on_request(void *clientp, char *primary_ip, char *local_ip, int primary_port, int local_port)
+static int on_request(void *clientp, char *primary_ip, char *local_ip, int primary_port,
+                      int local_port)
 {
     (void)primary_ip, (void)local_ip, (void)primary_port, (void)local_port;
     struct sb_fetch *fetch = clientp;
-    return fetch->requests++ > 0 && !sb_fetch_repeatable(fetch) ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
+    return fetch->requests++ > 0 && !sb_fetch_repeatable(fetch) ? CURL_PREREQFUNC_ABORT
+                                                                : CURL_PREREQFUNC_OK;
 }
 
 static void stop(struct sb_fetch *fetch, enum sb_err kind, const char *why)
@@ -151,7 +155,8 @@ static int on_head(struct sb_fetch *fetch)
     if (!fetch->stream) {
         curl_off_t expected = -1;
         curl_easy_getinfo(fetch->transfer.easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &expected);
-        if (!fetch->request.head && expected > 0 && expected <= EXPECT_MOST && (size_t)expected <= fetch->max_body)
+        if (!fetch->request.head && expected > 0 && expected <= EXPECT_MOST &&
+            (size_t)expected <= fetch->max_body)
             grow(&fetch->body, &fetch->body_cap, (size_t)expected); /* only a hint: may fail */
         return 0;
     }
@@ -217,8 +222,8 @@ void sb_exchange_writable(void *arg)
     sb_multi_pause(fetch->user.port->multi, &fetch->transfer, fetch->pause);
 }
 
-/* The announced length is kept to the byte: less or more would turn the connection's bytes into another
- * request. */
+/* The announced length is kept to the byte: less or more would turn the connection's bytes into
+ * another request. */
 static size_t on_read(char *data, size_t size, size_t count, void *userp)
 {
     struct sb_fetch *fetch = userp;
@@ -243,8 +248,10 @@ static size_t on_read(char *data, size_t size, size_t count, void *userp)
     }
     fetch->sent += (size_t)n;
     curl_off_t length = fetch->request.upload_len;
-    if (length >= 0 && (n == 0 ? (curl_off_t)fetch->sent < length : (curl_off_t)fetch->sent > length)) {
-        stop(fetch, SB_ERR_INVALID_ARGUMENT, "the request's body is not as long as its Content-Length");
+    if (length >= 0 &&
+        (n == 0 ? (curl_off_t)fetch->sent < length : (curl_off_t)fetch->sent > length)) {
+        stop(fetch, SB_ERR_INVALID_ARGUMENT,
+             "the request's body is not as long as its Content-Length");
         return CURL_READFUNC_ABORT;
     }
     return (size_t)n;
@@ -274,7 +281,8 @@ CURL *sb_exchange_new(struct sb_fetch *fetch)
     rc |= curl_easy_setopt(easy, CURLOPT_PROXY, "");
     rc |= curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
 #if LIBCURL_VERSION_NUM >= 0x075500
-    rc |= curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, port->place != NULL ? "http" : "http,https");
+    rc |=
+        curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, port->place != NULL ? "http" : "http,https");
 #else
     rc |= curl_easy_setopt(easy, CURLOPT_PROTOCOLS,
                            port->place != NULL ? CURLPROTO_HTTP : CURLPROTO_HTTP | CURLPROTO_HTTPS);
@@ -319,4 +327,3 @@ CURL *sb_exchange_new(struct sb_fetch *fetch)
     }
     return easy;
 }
-

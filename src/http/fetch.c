@@ -1,14 +1,15 @@
 /* One request to a port and its answer.
  *
- * Order of a transfer: sockets (the port's spare pair, or new ones asked of the place), libcurl, the head
- * of the answer, its body. A refused connection goes back to the start once, with new sockets, so that a
- * place that is paused or gone is told by its own error; with `wait`, the connection is then made by a
- * dial with a back-off and handed to libcurl ready.
+ * Order of a transfer: sockets (the port's spare pair, or new ones asked of the place), libcurl,
+ * the head of the answer, its body. A refused connection goes back to the start once, with new
+ * sockets, so that a place that is paused or gone is told by its own error; with `wait`, the
+ * connection is then made by a dial with a back-off and handed to libcurl ready.
  *
- * Never sent twice: libcurl repeats any request when a kept connection turns out dead before the first
- * answer byte, and the server may have acted on it. So whatever is not idempotent, or has a streamed body
- * that cannot be read again, uses a new connection (to a loopback: some 15 us), where libcurl never
- * repeats. The pre-request callback refuses a second go all the same, should that ever change. */
+ * Never sent twice: libcurl repeats any request when a kept connection turns out dead before the
+ * first answer byte, and the server may have acted on it. So whatever is not idempotent, or has
+ * a streamed body that cannot be read again, uses a new connection (to a loopback: some 15 us),
+ * where libcurl never repeats. The pre-request callback refuses a second go all the same, should
+ * that ever change. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,8 @@
 #include "http/core.h"
 #include "http/fetch.h"
 
-/* How long an answer may be silent before the place is asked whether it still runs; doubled up to ... */
+/* How long an answer may be silent before the place is asked whether it still runs; doubled up
+ * to ... */
 #define PROBE_FIRST 250000000u
 #define PROBE_MOST 8000000000u
 
@@ -135,7 +137,8 @@ static void refused(struct sb_fetch *fetch, const struct sb_error *err)
     leave_curl(fetch);
     sb_pair_close(&fetch->pair);
     if (fetch->wait_until > sb_now() && !fetch->dialled) {
-        fetch->dial = sb_dial_start(port->place, port->number, fetch->wait_until, on_dialled, fetch);
+        fetch->dial =
+            sb_dial_start(port->place, port->number, fetch->wait_until, on_dialled, fetch);
         if (fetch->dial != NULL)
             return;
     } else if (port->place->type->remote && !fetch->new_sockets) {
@@ -156,7 +159,8 @@ static void on_done(struct sb_transfer *transfer, CURLcode code)
     }
     /* Closed inside the head is an empty answer to libcurl, and no failure. */
     sb_exchange_broken(fetch, code == CURLE_OK ? CURLE_RECV_ERROR : code, &err);
-    if (err.kind == SB_ERR_UNAVAILABLE && err.sys == ECONNREFUSED && fetch->user.port->place != NULL)
+    if (err.kind == SB_ERR_UNAVAILABLE && err.sys == ECONNREFUSED &&
+        fetch->user.port->place != NULL)
         refused(fetch, &err);
     else
         end(fetch, &err);
@@ -304,7 +308,8 @@ static int start(struct sb_fetch *fetch, struct sb_port *port, const struct sb_r
     return rc;
 }
 
-struct sb_op *sb_fetch(struct sb_port *port, struct sb_mailbox *mailbox, const struct sb_request *request)
+struct sb_op *sb_fetch(struct sb_port *port, struct sb_mailbox *mailbox,
+                       const struct sb_request *request)
 {
     struct sb_error err = {0};
     struct sb_op *op = sb_op_new(mailbox, NULL, NULL);

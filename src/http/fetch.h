@@ -1,5 +1,5 @@
-/* Inside of one request to a port: what its two halves share. fetch.c has its life (sockets, retries,
- * endings), exchange.c what happens in libcurl's hands. [io] all of it. */
+/* Inside of one request to a port: what its two halves share. fetch.c has its life (sockets,
+ * retries, endings), exchange.c what happens in libcurl's hands. [io] all of it. */
 #ifndef SB_HTTP_FETCH_H
 #define SB_HTTP_FETCH_H
 
@@ -48,14 +48,15 @@ CURL *sb_exchange_new(struct sb_fetch *fetch);
 /* What it means that libcurl ended with `code`, which is not CURLE_OK. */
 void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *err);
 /* The request body has more; called by its queue. */
-void sb_exchange_writable(void *fetch);
+void sb_exchange_writable(void *arg); /* the fetch */
 
 /* Whether libcurl may send it again by itself. */
 static inline int sb_fetch_repeatable(const struct sb_fetch *fetch)
 {
     return fetch->request.idempotent && fetch->upload == NULL;
 }
-/* fetch.c: ends it with an error, its connection closed. Not from inside one of libcurl's callbacks. */
+/* fetch.c: ends it with an error, its connection closed. Not from inside one of libcurl's
+ * callbacks. */
 void sb_fetch_fail(struct sb_fetch *fetch, enum sb_err kind, const char *message);
 
 #endif

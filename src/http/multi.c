@@ -139,7 +139,8 @@ int sb_multi_add(struct sb_multi *multi, struct sb_transfer *transfer, struct sb
     curl_easy_setopt(transfer->easy, CURLOPT_PRIVATE, (char *)transfer);
     CURLMcode code = curl_multi_add_handle(multi->curl, transfer->easy);
     if (code != CURLM_OK)
-        return sb_fail(err, SB_ERR_INTERNAL, "libcurl refuses a transfer: %s", curl_multi_strerror(code));
+        return sb_fail(err, SB_ERR_INTERNAL, "libcurl refuses a transfer: %s",
+                       curl_multi_strerror(code));
     act(multi, CURL_SOCKET_TIMEOUT, 0); /* begins now instead of at the next turn */
     return 0;
 }

@@ -1,7 +1,7 @@
 /* A libcurl multi handle driven by the I/O thread. Everything is [io].
  *
- * One per port (or origin), never shared: the connection cache belongs to it, so connections cannot meet
- * across sandboxes, boots or ports, and freeing it closes the idle ones. */
+ * One per port (or origin), never shared: the connection cache belongs to it, so connections
+ * cannot meet across sandboxes, boots or ports, and freeing it closes the idle ones. */
 #ifndef SB_HTTP_MULTI_H
 #define SB_HTTP_MULTI_H
 
@@ -14,8 +14,8 @@ struct sb_multi;
 /* Embedded in its owner, and the easy handle's CURLOPT_PRIVATE while it is added. */
 struct sb_transfer {
     CURL *easy;
-    /* The transfer has ended and was taken out; may add it again, or free it. Never called from inside
-     * one of libcurl's callbacks. */
+    /* The transfer has ended and was taken out; may add it again, or free it. Never called from
+     * inside one of libcurl's callbacks. */
     void (*done)(struct sb_transfer *transfer, CURLcode code);
 };
 
@@ -24,7 +24,8 @@ void sb_multi_free(struct sb_multi *multi); /* NULL is fine; nothing is added an
 
 /* Both may run other transfers' `done`, and add its own, before they return. */
 int sb_multi_add(struct sb_multi *multi, struct sb_transfer *transfer, struct sb_error *err);
-void sb_multi_remove(struct sb_multi *multi, struct sb_transfer *transfer); /* `done` will not run */
+void sb_multi_remove(struct sb_multi *multi,
+                     struct sb_transfer *transfer); /* `done` will not run */
 /* CURLPAUSE_* bits that hold from now on. Not from inside a callback. */
 void sb_multi_pause(struct sb_multi *multi, struct sb_transfer *transfer, int bits);
 

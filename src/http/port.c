@@ -24,10 +24,12 @@ static void global_init(void)
         return;
     }
     global_code = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK ? 0 : -1;
-    /* libcurl and OpenSSL have registered exit handlers of their own by now; ours must run before them,
-     * so that no thread is inside TLS while it is torn down. Their global clean-up is never called. */
+    /* libcurl and OpenSSL have registered exit handlers of their own by now; ours must run
+     * before them, so that no thread is inside TLS while it is torn down. Their global clean-up
+     * is never called. */
     sb_loop_rearm_exit();
-    const char *tmp = getenv("TMPDIR"); /* once, at load: other threads of the host may change it later */
+    const char *tmp =
+        getenv("TMPDIR"); /* once, at load: other threads of the host may change it later */
     if (tmp != NULL && tmp[0] == '/' && strlen(tmp) < sizeof sb_http_tmpdir)
         snprintf(sb_http_tmpdir, sizeof sb_http_tmpdir, "%s", tmp);
 }
@@ -147,7 +149,8 @@ void sb_port_close(struct sb_port *port)
         sb_object_unref(port);
 }
 
-int sb_port_join(struct sb_port *port, struct sb_port_user *user, void (*closed)(struct sb_port_user *user))
+int sb_port_join(struct sb_port *port, struct sb_port_user *user,
+                 void (*closed)(struct sb_port_user *user))
 {
     if (port->closed)
         return -1;
@@ -289,7 +292,8 @@ static void waiter_start(void *arg)
         sb_fail(&err, SB_ERR_CLOSED, "the port is closed");
         waiter_end(waiter, &err);
     } else {
-        waiter->dial = sb_dial_start(port->place, port->number, waiter->until, waiter_dialled, waiter);
+        waiter->dial =
+            sb_dial_start(port->place, port->number, waiter->until, waiter_dialled, waiter);
         if (waiter->dial == NULL) {
             sb_fail(&err, SB_ERR_INTERNAL, "out of memory");
             waiter_end(waiter, &err);

@@ -1,4 +1,5 @@
-/* Inside of a port, for the files that make up its transfers and relays. Everything is [io] unless said. */
+/* Inside of a port, for the files that make up its transfers and relays. Everything is [io]
+ * unless said. */
 #ifndef SB_HTTP_PORT_H
 #define SB_HTTP_PORT_H
 
@@ -13,9 +14,9 @@ extern char sb_http_tmpdir[]; /* where sockets with a path are made; set at load
 
 struct sb_port {
     struct sb_object object;
-    uint16_t number;       /* 0: an origin */
+    uint16_t number;        /* 0: an origin */
     struct sb_place *place; /* NULL: an origin */
-    char *url;             /* scheme and authority; the authority of a port is a name of its own */
+    char *url;              /* scheme and authority; the authority of a port is a name of its own */
     struct curl_slist *resolve; /* that name's two loopback addresses */
     /* [io] */
     struct sb_multi *multi; /* made by the first transfer */
@@ -35,15 +36,17 @@ struct sb_port_user {
     void (*closed)(struct sb_port_user *user); /* must leave */
 };
 /* -1: the port is closed. */
-int sb_port_join(struct sb_port *port, struct sb_port_user *user, void (*closed)(struct sb_port_user *user));
+int sb_port_join(struct sb_port *port, struct sb_port_user *user,
+                 void (*closed)(struct sb_port_user *user));
 void sb_port_leave(struct sb_port_user *user);
 
 int sb_port_multi(struct sb_port *port, struct sb_error *err);
 /* An easy handle with nothing set, or NULL; and back, out of the multi handle. */
 CURL *sb_port_easy(struct sb_port *port);
 void sb_port_easy_done(struct sb_port *port, CURL *easy);
-/* The spare pair, or an empty one. `sure`: only if the place ran a moment ago. A place that has been frozen
- * since still lets connections in, so what must not be sent into one asks again after that moment. */
+/* The spare pair, or an empty one. `sure`: only if the place ran a moment ago. A place that has
+ * been frozen since still lets connections in, so what must not be sent into one asks again
+ * after that moment. */
 struct sb_pair sb_port_take(struct sb_port *port, int sure);
 /* Gives back what was not used, got at `since`: kept when there is no other. */
 void sb_port_give(struct sb_port *port, struct sb_pair pair, uint64_t since);

@@ -13,8 +13,8 @@
 /* How often one wake moves bytes before the other sources get their turn. */
 #define TURNS 8
 
-/* One side, with what was read from it and is to be written to the other. The buffer exists only while
- * it holds something: an idle relay costs no memory. */
+/* One side, with what was read from it and is to be written to the other. The buffer exists only
+ * while it holds something: an idle relay costs no memory. */
 struct side {
     struct sb_source source;
     struct sb_relay *relay;
@@ -60,8 +60,8 @@ static void finish(struct sb_relay *relay, int reset)
     done(arg);
 }
 
-/* Moves what can be moved from `from` to the other side: 1 as long as there may be more, 0 when either
- * side would wait or the direction has ended, -1 when a side has failed. */
+/* Moves what can be moved from `from` to the other side: 1 as long as there may be more, 0 when
+ * either side would wait or the direction has ended, -1 when a side has failed. */
 static int move(struct side *from)
 {
     struct side *to = other(from);
@@ -93,9 +93,10 @@ static int move(struct side *from)
     return 0;
 }
 
-/* Watches a side for what it is needed for. A side nothing is wanted from is not in the loop: a hung-up
- * descriptor would wake it forever. Except one that has ended: only its hang-up (which needs no
- * asking; the edge keeps it from repeating) tells that nobody is left to read the other direction. */
+/* Watches a side for what it is needed for. A side nothing is wanted from is not in the loop: a
+ * hung-up descriptor would wake it forever. Except one that has ended: only its hang-up (which
+ * needs no asking; the edge keeps it from repeating) tells that nobody is left to read the other
+ * direction. */
 static int watch(struct side *side, struct sb_error *err)
 {
     uint32_t want = 0;
@@ -152,7 +153,8 @@ static void on_ready(struct sb_source *source, uint32_t events)
         finish(relay, 1);
 }
 
-struct sb_relay *sb_relay_start(int a, int b, void (*done)(void *arg), void *arg, struct sb_error *err)
+struct sb_relay *sb_relay_start(int a, int b, void (*done)(void *arg), void *arg,
+                                struct sb_error *err)
 {
     struct sb_relay *relay = calloc(1, sizeof *relay);
     if (relay == NULL) {

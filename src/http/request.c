@@ -52,8 +52,9 @@ static int take_line(struct sb_prepared *out, const struct sb_slice *line, struc
     const char *colon = memchr(line->data, ':', line->len);
     size_t name = colon != NULL ? (size_t)(colon - line->data) : 0;
     if (!is_token(line->data, name))
-        return sb_fail(err, SB_ERR_INVALID_ARGUMENT, "a header's name is empty or has characters "
-                                                     "that names may not have");
+        return sb_fail(err, SB_ERR_INVALID_ARGUMENT,
+                       "a header's name is empty or has characters "
+                       "that names may not have");
     for (size_t i = name; i < line->len; i++)
         if (line->data[i] == '\r' || line->data[i] == '\n' || line->data[i] == '\0')
             return sb_fail(err, SB_ERR_INVALID_ARGUMENT,
@@ -106,15 +107,16 @@ static int take_line(struct sb_prepared *out, const struct sb_slice *line, struc
 
 static int take_target(struct sb_prepared *out, const struct sb_slice *target, struct sb_error *err)
 {
-    if (target->len == 0 || (target->data[0] != '/' &&
-                             !(target->len == 1 && target->data[0] == '*' &&
-                               strcmp(out->method, "OPTIONS") == 0)))
+    if (target->len == 0 ||
+        (target->data[0] != '/' &&
+         !(target->len == 1 && target->data[0] == '*' && strcmp(out->method, "OPTIONS") == 0)))
         return sb_fail(err, SB_ERR_INVALID_ARGUMENT, "a path starts with /");
     for (size_t i = 0; i < target->len; i++) {
         unsigned char c = (unsigned char)target->data[i];
         if (c <= ' ' || c == 0x7f || c == '#')
-            return sb_fail(err, SB_ERR_INVALID_ARGUMENT,
-                           "a path is sent as it is: spaces, control characters and # must be escaped");
+            return sb_fail(
+                err, SB_ERR_INVALID_ARGUMENT,
+                "a path needs its blanks, control characters and # escaped");
     }
     out->target = strndup(target->data, target->len);
     return out->target != NULL ? 0 : no_memory(err);
@@ -138,12 +140,14 @@ static int prepare(struct sb_prepared *out, const struct sb_request *request, ui
     if (rc < 0)
         return rc;
     if (port != 0) {
-        /* First of all lines wherever the caller put it: libcurl writes it right below the request line. */
+        /* First of all lines wherever the caller put it: libcurl writes it right below the
+         * request line. */
         char host[32];
         snprintf(host, sizeof host, "Host: localhost:%u", (unsigned)port);
         int own = 0;
         for (size_t i = 0; i < request->header_count; i++)
-            own |= request->headers[i].len >= 5 && strncasecmp(request->headers[i].data, "host:", 5) == 0;
+            own |= request->headers[i].len >= 5 &&
+                   strncasecmp(request->headers[i].data, "host:", 5) == 0;
         if (!own && add_line(out, host) < 0)
             return no_memory(err);
     }
@@ -156,7 +160,8 @@ static int prepare(struct sb_prepared *out, const struct sb_request *request, ui
 
     out->sends = request->has_body || request->upload != NULL;
     for (size_t i = 0; i < sizeof bodied / sizeof *bodied; i++)
-        out->sends |= strcmp(out->method, bodied[i]) == 0; /* an empty one: many servers want a length */
+        out->sends |=
+            strcmp(out->method, bodied[i]) == 0; /* an empty one: many servers want a length */
     for (size_t i = 0; i < sizeof idempotent / sizeof *idempotent; i++)
         out->idempotent |= strcmp(out->method, idempotent[i]) == 0;
     out->head = strcmp(out->method, "HEAD") == 0;
@@ -164,7 +169,8 @@ static int prepare(struct sb_prepared *out, const struct sb_request *request, ui
         return sb_fail(err, SB_ERR_UNSUPPORTED, "a HEAD request has no body");
     if (request->upload == NULL) {
         if (seen.length && (curl_off_t)request->body.len != out->upload_len)
-            return sb_fail(err, SB_ERR_INVALID_ARGUMENT, "Content-Length differs from the body's length");
+            return sb_fail(err, SB_ERR_INVALID_ARGUMENT,
+                           "Content-Length differs from the body's length");
         out->upload_len = (curl_off_t)request->body.len;
         if (request->body.len > 0) {
             out->body = malloc(request->body.len);
@@ -177,7 +183,8 @@ static int prepare(struct sb_prepared *out, const struct sb_request *request, ui
         return no_memory(err);
     }
     /* Lines libcurl would add by itself. */
-    if ((!seen.accept && add_line(out, "Accept:") < 0) || (!seen.expect && add_line(out, "Expect:") < 0))
+    if ((!seen.accept && add_line(out, "Accept:") < 0) ||
+        (!seen.expect && add_line(out, "Expect:") < 0))
         return no_memory(err);
     return 0;
 }

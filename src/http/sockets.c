@@ -153,8 +153,8 @@ static void try_family(struct sb_dial *dial, int family);
 int sb_dial_refused(int sys)
 {
     /* A namespace without IPv6 answers for ::1 with one of the others. */
-    return sys == ECONNREFUSED || sys == EADDRNOTAVAIL || sys == ENETUNREACH || sys == EAFNOSUPPORT ||
-           sys == EHOSTUNREACH;
+    return sys == ECONNREFUSED || sys == EADDRNOTAVAIL || sys == ENETUNREACH ||
+           sys == EAFNOSUPPORT || sys == EHOSTUNREACH;
 }
 
 void sb_dial_refusal(struct sb_error *err, uint16_t port)
@@ -298,8 +298,8 @@ static void attempt(struct sb_dial *dial)
     dial->place->type->get(dial->place, on_pair, dial);
 }
 
-struct sb_dial *sb_dial_start(struct sb_place *place, uint16_t port, uint64_t deadline, sb_dial_fn *done,
-                              void *arg)
+struct sb_dial *sb_dial_start(struct sb_place *place, uint16_t port, uint64_t deadline,
+                              sb_dial_fn *done, void *arg)
 {
     struct sb_dial *dial = calloc(1, sizeof *dial);
     if (dial == NULL)

@@ -1,7 +1,9 @@
-/* Where the unconnected sockets of one place come from, and how they get connected to its loopback.
+/* Where the unconnected sockets of one place come from, and how they get connected to its
+ * loopback.
  *
- * A place is a network namespace: a sandbox's (the engine makes the sockets there and sends them over)
- * or the host's own (tests, and what a program runs beside itself). Everything here is [io]. */
+ * A place is a network namespace: a sandbox's (the engine makes the sockets there and sends them
+ * over) or the host's own (tests, and what a program runs beside itself). Everything here is
+ * [io]. */
 #ifndef SB_HTTP_SOCKETS_H
 #define SB_HTTP_SOCKETS_H
 
@@ -39,14 +41,16 @@ struct sb_place *sb_place_host(void);
 struct sb_object;
 struct sb_place *sb_place_engine(struct sb_object *engine, const char *id);
 
-/* One attempt to connect to 127.0.0.1, then ::1, repeated with a back-off of 5 to 50 ms while it is
- * refused until `deadline` (0: one attempt). Each attempt takes new sockets from the place, so that one
- * that paused or went away in between is told by its own error. Answers once: a connected non-blocking
- * descriptor, or -1 and Unavailable with ECONNREFUSED, or the place's error. */
+/* One attempt to connect to 127.0.0.1, then ::1, repeated with a back-off of 5 to 50 ms while it
+ * is refused until `deadline` (0: one attempt). Each attempt takes new sockets from the place,
+ * so that one that paused or went away in between is told by its own error. Answers once: a
+ * connected non-blocking descriptor, or -1 and Unavailable with ECONNREFUSED, or the place's
+ * error. */
 struct sb_dial;
 typedef void sb_dial_fn(void *arg, int fd, const struct sb_error *err);
-struct sb_dial *sb_dial_start(struct sb_place *place, uint16_t port, uint64_t deadline, sb_dial_fn *done,
-                              void *arg); /* NULL: out of memory; `done` runs later */
+struct sb_dial *sb_dial_start(struct sb_place *place, uint16_t port, uint64_t deadline,
+                              sb_dial_fn *done,
+                              void *arg);  /* NULL: out of memory; `done` runs later */
 void sb_dial_cancel(struct sb_dial *dial); /* `done` will not run; only before it has */
 
 /* Whether an errno of connect means that nothing listens there. */

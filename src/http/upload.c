@@ -128,8 +128,8 @@ static void on_cancel(struct sb_op *op, void *owner)
     sb_http_cancelled(op);
 }
 
-struct sb_op *sb_upload_write(struct sb_upload *upload, struct sb_mailbox *mailbox, const void *data,
-                              size_t len)
+struct sb_op *sb_upload_write(struct sb_upload *upload, struct sb_mailbox *mailbox,
+                              const void *data, size_t len)
 {
     struct sb_error err = {0};
     struct piece *piece = malloc(sizeof *piece + len);

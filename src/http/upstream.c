@@ -1,7 +1,8 @@
 /* A unix socket of the host that leads to a port of a sandbox, for proxies that want an address.
  *
- * Two lives: the object a Lua state holds, and the listener on the I/O thread. The release between them
- * takes the listener down exactly once: closed, collected, with its port, or at process exit. */
+ * Two lives: the object a Lua state holds, and the listener on the I/O thread. The release
+ * between them takes the listener down exactly once: closed, collected, with its port, or at
+ * process exit. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@
 #include "http/port.h"
 #include "http/relay.h"
 
-#define ACCEPTS 16 /* taken in one turn of the loop */
+#define ACCEPTS 16       /* taken in one turn of the loop */
 #define PAUSE 100000000u /* ns without accepting when descriptors have run out */
 
 struct listener {
@@ -26,7 +27,7 @@ struct listener {
     uint64_t generation;
     struct sb_source source;
     struct sb_timer resume;
-    struct sb_port_user user; /* told when the port closes */
+    struct sb_port_user user;   /* told when the port closes */
     struct sb_release *release; /* borrowed: it owns this */
     struct link *links;
 };
@@ -78,7 +79,8 @@ static void take(struct listener *listener, int client)
 {
     struct link *link = calloc(1, sizeof *link);
     if (link != NULL)
-        link->dial = sb_dial_start(listener->port->place, listener->port->number, 0, on_dialled, link);
+        link->dial =
+            sb_dial_start(listener->port->place, listener->port->number, 0, on_dialled, link);
     if (link == NULL || link->dial == NULL) {
         free(link);
         close(client);
@@ -149,7 +151,8 @@ static void run(struct sb_release *release, void *data)
 static void free_listener(void *data)
 {
     struct listener *listener = data;
-    /* In a forked child nothing was run: the directory is the parent's, the descriptor already closed. */
+    /* In a forked child nothing was run: the directory is the parent's, the descriptor already
+     * closed. */
     if (listener->port != NULL && listener->generation == sb_generation())
         sb_object_unref(listener->port);
     free(listener);
@@ -195,7 +198,8 @@ static int listen_in(struct listener *listener, struct sb_error *err)
     char dir[sizeof listener->dir];
     snprintf(dir, sizeof dir, "%s/sandbar-port-XXXXXX", sb_http_tmpdir);
     if (mkdtemp(dir) == NULL) /* 0700 */
-        return sb_fail_errno(err, errno, "mkdtemp", "cannot make a directory in %s", sb_http_tmpdir);
+        return sb_fail_errno(err, errno, "mkdtemp", "cannot make a directory in %s",
+                             sb_http_tmpdir);
     memcpy(listener->dir, dir, sizeof dir);
     snprintf(listener->path, sizeof listener->path, "%s/socket", dir);
     memcpy(address.sun_path, listener->path, sizeof address.sun_path);

@@ -1,5 +1,5 @@
-/* sandbar.http's C half: ports, transfers, bodies, uploads, upstream sockets as userdata. What is checked
- * here are types; lua/sandbar/http.lua makes the documented tables of it. */
+/* sandbar.http's C half: ports, transfers, bodies, uploads, upstream sockets as userdata. What
+ * is checked here are types; lua/sandbar/http.lua makes the documented tables of it. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -150,10 +150,11 @@ static int port_close(lua_State *L)
 }
 
 static const luaL_Reg port_methods[] = {
-    {"fetch", port_fetch}, {"wait", port_wait}, {"upstream", port_upstream}, {"close", port_close},
-    {NULL, NULL},
+    {"fetch", port_fetch}, {"wait", port_wait}, {"upstream", port_upstream},
+    {"close", port_close}, {NULL, NULL},
 };
-static const struct sb_lua_class port_class = {&sb_port_type, "sandbar.NativePort", port_methods, 4096, NULL};
+static const struct sb_lua_class port_class = {&sb_port_type, "sandbar.NativePort", port_methods,
+                                               4096, NULL};
 
 /* ---- upstream sockets ---- */
 
@@ -182,7 +183,8 @@ static const struct sb_lua_class upstream_class = {&sb_upstream_type, "sandbar.N
 static enum sb_read_mode check_mode(lua_State *L, int arg)
 {
     static const char *const names[] = {"some", "exact", "line", "all", NULL};
-    static const enum sb_read_mode modes[] = {SB_READ_SOME, SB_READ_EXACT, SB_READ_LINE, SB_READ_ALL};
+    static const enum sb_read_mode modes[] = {SB_READ_SOME, SB_READ_EXACT, SB_READ_LINE,
+                                              SB_READ_ALL};
     return modes[luaL_checkoption(L, arg, NULL, names)];
 }
 
@@ -246,11 +248,12 @@ static int body_at_end(lua_State *L)
 }
 
 static const luaL_Reg body_methods[] = {
-    {"read", body_read},     {"try_read", body_try_read}, {"close", body_close},
-    {"at_end", body_at_end}, {NULL, NULL},
+    {"read", body_read},   {"try_read", body_try_read},
+    {"close", body_close}, {"at_end", body_at_end},
+    {NULL, NULL},
 };
-static const struct sb_lua_class body_class = {&sb_body_type, "sandbar.NativeBody", body_methods, 16384,
-                                               NULL};
+static const struct sb_lua_class body_class = {&sb_body_type, "sandbar.NativeBody", body_methods,
+                                               16384, NULL};
 
 /* ---- uploads ---- */
 
@@ -296,12 +299,13 @@ static const luaL_Reg upload_methods[] = {
     {"close", upload_close},
     {NULL, NULL},
 };
-static const struct sb_lua_class upload_class = {&sb_upload_type, "sandbar.NativeUpload", upload_methods, 1024,
-                                                 upload_collected};
+static const struct sb_lua_class upload_class = {&sb_upload_type, "sandbar.NativeUpload",
+                                                 upload_methods, 1024, upload_collected};
 
 /* ---- opening ---- */
 
-/* Keeps this object mapped: lua_close unloads C libraries while the I/O thread still runs their code. */
+/* Keeps this object mapped: lua_close unloads C libraries while the I/O thread still runs their
+ * code. */
 static void pin(void)
 {
     Dl_info info;
@@ -310,7 +314,8 @@ static void pin(void)
 }
 
 static const luaL_Reg functions[] = {
-    {"sha256", sha256}, {"port", new_port}, {"origin", new_origin}, {"upload", new_upload}, {NULL, NULL},
+    {"sha256", sha256},     {"port", new_port}, {"origin", new_origin},
+    {"upload", new_upload}, {NULL, NULL},
 };
 
 __attribute__((visibility("default"))) int luaopen_sandbar_http(lua_State *L);

@@ -177,8 +177,10 @@ build/filter/filter.h: build/filter/generate
 
 # --- tests ----------------------------------------------------------------------------------------
 
-# spec/c/*_test.c are programs; they link against everything that knows no Lua.
-C_TESTS := $(wildcard spec/c/*_test.c)
+# spec/c/*_test.c are programs; they link against everything that knows no Lua. spec/c/*_drive.c drive one of
+# the engine's programs by hand: check runs those it knows, all are for measuring and looking.
+C_TESTS := $(wildcard spec/c/*_test.c spec/c/*_drive.c)
+.SECONDARY: $(C_TESTS:spec/c/%.c=$(O)/spec/c/%.o)
 C_TEST_BIN := $(C_TESTS:spec/c/%.c=$(B)/c/%)
 .PHONY: c-tests check check-long tsan asan valgrind demo bench fuzz docs
 c-tests: $(C_TEST_BIN) build/spec/bound

@@ -114,9 +114,8 @@ static int take_target(struct sb_prepared *out, const struct sb_slice *target, s
     for (size_t i = 0; i < target->len; i++) {
         unsigned char c = (unsigned char)target->data[i];
         if (c <= ' ' || c == 0x7f || c == '#')
-            return sb_fail(
-                err, SB_ERR_INVALID_ARGUMENT,
-                "a path needs its blanks, control characters and # escaped");
+            return sb_fail(err, SB_ERR_INVALID_ARGUMENT,
+                           "a path needs its blanks, control characters and # escaped");
     }
     out->target = strndup(target->data, target->len);
     return out->target != NULL ? 0 : no_memory(err);

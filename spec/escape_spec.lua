@@ -113,7 +113,7 @@ describe("escape:", function()
     for _, link in ipairs { "l1", "l2", "l3" } do
       local data, err = box.files:read(link)
       assert.is_nil(data)
-      assert.equal("NotFound", err.kind)
+      assert.is_true(err.kind == "NotFound" or err.kind == "PermissionDenied", err.kind)
       box.files:write(link, "planted")
       box.files:remove(link)
     end

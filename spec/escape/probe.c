@@ -453,7 +453,7 @@ static const struct {
     CALL(clock_adjtime), CALL(iopl), CALL(ioperm), CALL(syslog), CALL(vhangup), CALL(fanotify_init),
     CALL(lookup_dcookie), CALL(pivot_root), CALL(open_by_handle_at), CALL(name_to_handle_at), CALL(mount),
     CALL(umount2), CALL(fsopen), CALL(fsconfig), CALL(fsmount), CALL(fspick), CALL(open_tree), CALL(move_mount),
-    CALL(mount_setattr), CALL(setns), CALL(process_vm_writev)};
+    CALL(mount_setattr), CALL(setns)};
 
 static int is_refusal(int err)
 {

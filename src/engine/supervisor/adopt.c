@@ -12,6 +12,7 @@
 #include <sys/epoll.h>
 #include <sys/pidfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -72,7 +73,9 @@ static void drop_dir(struct sb_box *b)
 static void adopt(const char *id, int dir)
 {
     struct sb_record rec;
-    if (faccessat(dir, "record", F_OK, 0) < 0 && errno == ENOENT) {
+    struct stat st;
+    int rc = fstatat(dir, "record", &st, AT_SYMLINK_NOFOLLOW);
+    if (rc < 0 ? errno == ENOENT : st.st_size == 0) {
         sb_trash_put(sup.boxes, id); /* a create that got no further than its directory */
         return;
     }

@@ -141,6 +141,7 @@ static int outfit(struct sb_box *b, struct sb_slot *s, int dir, const struct sb_
 {
     sb_layers_close(&s->layers);
     sb_close(&s->listener);
+    sb_slot_clean_works(dir);
     if (sb_layers_make(&s->layers, s, dir, t, b->rec.allow_setuid, f) < 0)
         return -1;
     s->listener = sb_slot_listen(dir);
@@ -161,6 +162,8 @@ static int create_prepared(struct sb_box *b, struct sb_slot *s, struct sb_failur
         return taken(b, f);
     *made = true;
     s->dir_name[0] = '\0';
+    b->record = s->record;
+    s->record = -1;
     if (keep_env(b, s->dir, f) < 0)
         return -1;
     if (b->rec.allow_setuid)

@@ -49,7 +49,7 @@ struct sb_box *sb_box_new(const char *id)
         return NULL;
     memcpy(b->rec.id, id, strlen(id) + 1);
     b->rec.range = -1;
-    b->guest.fd = b->proc.fd = b->owner.fd = b->group.dir = -1;
+    b->guest.fd = b->proc.fd = b->owner.fd = b->group.dir = b->record = -1;
     struct sb_box **at = bucket_of(id);
     b->next = *at;
     *at = b;
@@ -68,6 +68,7 @@ void sb_box_forget(struct sb_box *b)
     sb_loop_drop(&b->proc);
     sb_loop_drop(&b->owner);
     sb_cgroup_remove(&b->group);
+    sb_close(&b->record);
     sb_birth_give(b->birth);
     sb_slot_reserve(b->rec.range, false);
     while (b->waiters != NULL) {
@@ -108,8 +109,10 @@ bool sb_box_dir_exists(const struct sb_box *b)
  * what was there before. */
 int sb_box_save(struct sb_box *b)
 {
-    sb_autofd int dir = sb_box_dir(b);
     enum sb_state state = b->rec.state;
+    if (b->record >= 0)
+        return sb_record_put(&b->rec, b->record);
+    sb_autofd int dir = sb_box_dir(b);
     if (dir < 0)
         return -1;
     if (state == SB_BOX_CREATING && !b->fresh)

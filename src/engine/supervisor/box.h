@@ -32,6 +32,7 @@ struct sb_box {
     struct sb_cgroup group;
     struct sb_birth *birth; /* until pid 1 has said hello */
     struct sb_list env;     /* only while booting */
+    int record;             /* its record's file, likewise; -1 after, and of resumed ones */
     struct sb_waiter *waiters;
     enum sb_goal goal;
     int64_t step_due_ms; /* real time limit of hello or stop; 0: none */

@@ -73,6 +73,12 @@ void sb_cgroup_leave(void)
     if (cg.top < 0)
         return;
     put_at(cg.root, "cgroup.procs", "0");
+    /* And a process that empties the trash. */
+    sb_autofree char *rest = sb_read_at(cg.top, "self/cgroup.procs", 4096, NULL);
+    char *save = NULL;
+    for (char *pid = rest != NULL ? strtok_r(rest, "\n", &save) : NULL; pid != NULL;
+         pid = strtok_r(NULL, "\n", &save))
+        put_at(cg.root, "cgroup.procs", pid);
     unlinkat(cg.top, "self", AT_REMOVEDIR);
     unlinkat(cg.root, sup.top_name, AT_REMOVEDIR);
     sb_close(&cg.top);

@@ -73,6 +73,7 @@ static void booted(struct sb_box *b)
     free(b->rec.cause);
     b->rec.cause = NULL;
     sb_life_set(b, b->rec.lifetime_ms); /* writes the record */
+    sb_close(&b->record);
 }
 
 static void initialised(struct sb_box *b)

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/pidfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "box.h"
@@ -79,9 +81,55 @@ int sb_life_pause(struct sb_box *b, struct sb_failure *f)
     b->goal = SB_GOAL_PAUSE;
     b->rec.state = SB_BOX_STOPPING;
     b->step_due_ms = sb_real_ms() + STOP_PATIENCE_MS;
+    sb_box_save(b);
     if (sb_guest_stop(b, STOP_GRACE_MS) < 0)
         sb_guest_kill(b, NULL);
     return 0;
+}
+
+static void paused(struct sb_box *b)
+{
+    b->goal = SB_GOAL_NONE;
+    b->step_due_ms = 0;
+    b->rec.state = SB_BOX_PAUSED;
+    b->rec.kept_disk = true;
+    sb_box_save(b);
+    sb_box_settle(b, NULL);
+}
+
+/* The syncing process takes pid 1's place as what the sandbox waits for. */
+static void synced(struct sb_source *src, uint32_t events)
+{
+    struct sb_box *b = SB_OWNER(src, struct sb_box, proc);
+    siginfo_t info;
+    (void)events;
+    waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
+    sb_loop_drop(src);
+    b->dying = false;
+    if (b->goal == SB_GOAL_DESTROY)
+        remove_and_forget(b);
+    else
+        paused(b);
+}
+
+/* A sync may take long, so that a process of its own waits for it. */
+static void sync_and_pause(struct sb_box *b)
+{
+    int dir = sb_box_dir(b);
+    pid_t pid = dir < 0 ? -1 : fork();
+    if (pid == 0) {
+        if (dup2(dir, 3) == 3 && close_range(4, ~0U, 0) == 0)
+            syncfs(3);
+        _exit(0);
+    }
+    sb_close(&dir);
+    int fd = pid < 0 ? -1 : sb_lift(pidfd_open(pid, 0));
+    if (fd < 0 || sb_loop_add(&b->proc, fd, EPOLLIN, synced) < 0) {
+        paused(b);
+        return;
+    }
+    b->goal = SB_GOAL_PAUSE;
+    b->rec.state = SB_BOX_STOPPING;
 }
 
 /* A create or resume that did not come to be. */
@@ -118,6 +166,7 @@ void sb_life_ended(struct sb_box *b)
         sb_slot_booted(b->rec.boot);
     sb_birth_give(b->birth);
     b->birth = NULL;
+    sb_close(&b->record);
     b->rec.range = -1;
     b->rec.group[0] = '\0';
     memset(&b->rec.pid1, 0, sizeof b->rec.pid1);
@@ -134,10 +183,7 @@ void sb_life_ended(struct sb_box *b)
     } else if (fresh || booting) {
         settle_failed_start(b, &why, !fresh);
     } else if (goal == SB_GOAL_PAUSE) {
-        b->rec.state = SB_BOX_PAUSED;
-        b->rec.kept_disk = true;
-        sb_box_save(b);
-        sb_box_settle(b, NULL);
+        sync_and_pause(b);
     } else {
         b->rec.state = SB_BOX_FAILED;
         set_cause(b, why.message);

@@ -30,6 +30,7 @@
 #include "slot.h"
 #include "sup.h"
 #include "template.h"
+#include "trash.h"
 
 enum { LOCK_SECONDS = 10, FD_PROGRAM = 4, FD_STATE = 5, LINGER_DEFAULT_MS = 60000 };
 
@@ -267,5 +268,6 @@ int main(int argc, char **argv)
     sb_conn_deafen();
     sb_slot_drain();
     sb_cgroup_leave();
+    sb_trash_start(); /* ends by itself */
     return 0;
 }

@@ -92,6 +92,10 @@ int sb_mounts_overlay(int lower, int upper, int work, int64_t id, bool allow_set
         return -1;
     if (sup.mode != SB_MODE_ROOT && fsconfig(fs, FSCONFIG_SET_FLAG, "userxattr", NULL, 0) < 0)
         return -1;
+    /* Without it the end of every sandbox would wait for a sync of the whole file system below. What
+     * must reach the disk (a pause) is synced by the supervisor. */
+    if (fsconfig(fs, FSCONFIG_SET_FLAG, "volatile", NULL, 0) < 0)
+        return -1;
     if (fsconfig(fs, FSCONFIG_SET_STRING, "source", "sandbar", 0) < 0 ||
         set_layer(fs, "lowerdir+", lower) < 0 || set_layer(fs, "upperdir", upper) < 0 ||
         set_layer(fs, "workdir", work) < 0)

@@ -9,11 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { RECORD_VERSION = 1, RECORD_MAX = 1 << 20 };
+enum { RECORD_VERSION = 1, RECORD_MAX = 1 << 20, ROUND = 1024 };
 
 enum private_tag {
     T_STATE = 1000, T_BASE, T_ROOTFS, T_ALLOW_SETUID, T_HOSTNAME, T_HOST_BOOT, T_GROUP, T_DEADLINE,
-    T_RANGE, T_SUB_UID, T_SUB_GID, T_SUB_COUNT, T_MODE, T_PID1, T_OWNER, T_KEPT,
+    T_RANGE, T_SUB_UID, T_SUB_GID, T_SUB_COUNT, T_MODE, T_PID1, T_OWNER, T_KEPT, T_FILLER,
 };
 
 struct header {
@@ -139,12 +139,14 @@ static void pack_ident(struct sb_packer *p, uint16_t tag, const struct sb_ident 
     sb_pack_bytes(p, tag, v, sizeof v);
 }
 
-int sb_record_write(const struct sb_record *r, int dir)
+static unsigned char buf[RECORD_MAX];
+
+/* The whole file in `buf`: its length, or 0 if it is too large. */
+static size_t pack_file(const struct sb_record *r)
 {
-    static unsigned char buf[RECORD_MAX];
     struct sb_packer p = {buf, sizeof buf, sizeof(struct header), 0};
     pack_common(r, &p);
-    sb_pack_u64(&p, T_STATE, r->state == SB_BOX_STOPPING ? SB_BOX_RUNNING : r->state);
+    sb_pack_u64(&p, T_STATE, r->state == SB_BOX_STOPPING ? SB_BOX_PAUSED : r->state);
     pack_text(&p, T_BASE, r->base);
     pack_text(&p, T_ROOTFS, r->rootfs);
     sb_pack_u64(&p, T_ALLOW_SETUID, r->allow_setuid);
@@ -157,22 +159,42 @@ int sb_record_write(const struct sb_record *r, int dir)
     sb_pack_u64(&p, T_SUB_GID, r->sub_gid);
     sb_pack_u64(&p, T_SUB_COUNT, r->sub_count);
     sb_pack_u64(&p, T_MODE, r->mode);
-    sb_pack_u64(&p, T_KEPT, r->kept_disk);
+    sb_pack_u64(&p, T_KEPT, r->kept_disk || r->state == SB_BOX_STOPPING);
     pack_ident(&p, T_PID1, &r->pid1);
     pack_ident(&p, T_OWNER, &r->owner);
     sb_pack_u64(&p, SB_F_LIMIT_PROCESSES, r->limit_processes);
     sb_pack_u64(&p, SB_F_LIMIT_FILES, r->limit_files);
     sb_pack_u64(&p, SB_F_LIMIT_COMMANDS, r->limit_commands);
+    /* Rounded up, so that one put in place covers the one before. */
+    static const unsigned char zeros[ROUND];
+    sb_pack_bytes(&p, T_FILLER, zeros, ROUND - (p.len + 8) % ROUND);
     if (p.overflow) {
         errno = EFBIG;
-        return -1;
+        return 0;
     }
     struct header h = {"SBREC1\0", RECORD_VERSION, 0};
     h.crc = (uint32_t)sb_hash(buf + sizeof h, p.len - sizeof h, 0);
     memcpy(buf, &h, sizeof h);
-    if (sb_write_at(dir, "record.new", buf, p.len, 0600) < 0)
+    return p.len;
+}
+
+int sb_record_write(const struct sb_record *r, int dir)
+{
+    size_t n = pack_file(r);
+    if (n == 0 || sb_write_at(dir, "record.new", buf, n, 0600) < 0)
         return -1;
     return renameat(dir, "record.new", dir, "record");
+}
+
+int sb_record_put(const struct sb_record *r, int fd)
+{
+    size_t n = pack_file(r);
+    if (n == 0)
+        return -1;
+    ssize_t done = pwrite(fd, buf, n, 0);
+    if (done >= 0 && (size_t)done != n)
+        errno = ENOSPC;
+    return done == (ssize_t)n ? ftruncate(fd, done) : -1;
 }
 
 static int take_text(const struct sb_reader *r, uint16_t tag, char **out)

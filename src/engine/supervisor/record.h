@@ -8,7 +8,7 @@
 enum sb_state {
     SB_BOX_CREATING, /* on the disk: a leftover unless a supervisor is at it */
     SB_BOX_RUNNING,
-    SB_BOX_STOPPING, /* only in memory; the disk still says running */
+    SB_BOX_STOPPING, /* on the way to paused; the disk says so already */
     SB_BOX_PAUSED,
     SB_BOX_FAILED,
 };
@@ -48,6 +48,9 @@ struct sb_record {
 void sb_record_free(struct sb_record *r);
 /* Writes <dir>/record by rename. 0 or -1 and errno. */
 int sb_record_write(const struct sb_record *r, int dir);
+/* The same in place, through a descriptor of <dir>/record: one call, without the flush that a rename
+ * over an existing file costs. Only while the sandbox boots, when a torn record loses nothing. */
+int sb_record_put(const struct sb_record *r, int fd);
 /* -1: damaged or of a newer format; then only id and state (failed) and cause are set. */
 int sb_record_read(struct sb_record *r, int dir, const char *id);
 /* The fields a caller may see. */

@@ -313,6 +313,18 @@ int sb_slot_make_dirs(int dir, const struct sb_template *t, struct sb_failure *f
     return 0;
 }
 
+void sb_slot_clean_works(int dir)
+{
+    static const char *const work[] = {"w", "usr.w"};
+    static const char *const mark[] = {"incompat/volatile/dirty", "incompat/volatile", "incompat"};
+    for (size_t i = 0; i < sizeof work / sizeof *work; i++)
+        for (size_t k = 0; k < sizeof mark / sizeof *mark; k++) {
+            char path[64];
+            snprintf(path, sizeof path, "%s/work/%s", work[i], mark[k]);
+            unlinkat(dir, path, k == 0 ? 0 : AT_REMOVEDIR);
+        }
+}
+
 /* The mount of one overlay: lower from `lower`, upper and work by name from the sandbox's own tree. */
 static int overlay(int lower, int own, const char *upper, const char *work, int64_t id,
                    bool allow_setuid)
@@ -382,7 +394,10 @@ static int prepare(struct sb_slot *s, struct sb_failure *f)
         sb_layers_make(&s->layers, s, s->dir, &sb_base, false, f) < 0)
         return -1;
     s->listener = sb_slot_listen(s->dir);
-    return s->listener < 0 ? sb_failed_errno(f, "listener", "bind") : 0;
+    if (s->listener < 0)
+        return sb_failed_errno(f, "listener", "bind");
+    s->record = openat(s->dir, "record", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    return s->record < 0 ? sb_failed_errno(f, "record", "create") : 0;
 }
 
 static struct sb_slot *make(bool prepared, struct sb_failure *f)
@@ -392,7 +407,7 @@ static struct sb_slot *make(bool prepared, struct sb_failure *f)
         sb_failed(f, NULL, ENOMEM, "slot", "memory");
         return NULL;
     }
-    s->user = s->net = s->device = s->boot_id = s->dir = s->listener = s->layers.root = -1;
+    s->user = s->net = s->device = s->boot_id = s->dir = s->listener = s->record = s->layers.root = -1;
     s->group.dir = -1;
     s->range = take_range();
     if (s->range < 0 && sup.mode == SB_MODE_ROOT) {
@@ -437,6 +452,7 @@ void sb_slot_drop(struct sb_slot *s)
     sb_close(&s->boot_id);
     sb_close(&s->dir);
     sb_close(&s->listener);
+    sb_close(&s->record);
     sb_layers_close(&s->layers);
     sb_cgroup_remove(&s->group);
     if (s->dir_name[0] != '\0')

@@ -31,7 +31,7 @@ struct sb_slot {
     /* A directory for a new sandbox of the base template, below <root>/v1/p, with its mounts made
      * and its listener bound. "" and -1: not prepared. */
     char dir_name[20];
-    int dir, listener;
+    int dir, listener, record; /* record: its empty file */
     struct sb_layers layers;
 };
 
@@ -55,6 +55,8 @@ void sb_slot_drain(void);
 int sb_slot_pooled(void);
 void sb_slot_booted(const char *boot); /* the file behind a boot_id needs its name no more */
 
+/* A used directory can be mounted again: removes what a volatile overlay marks its work with. */
+void sb_slot_clean_works(int dir);
 /* An empty directory for a sandbox: uppers and works for `t`. */
 int sb_slot_make_dirs(int dir, const struct sb_template *t, struct sb_failure *f);
 int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,

@@ -69,7 +69,8 @@ int sb_lift(int fd);
 uint64_t sb_hash(const void *data, size_t n, uint64_t seed);
 int sb_put(const char *path, const char *text); /* writes a /proc or cgroup file; 0 or -errno */
 
-/* Identity of a process: pid, inode of its pidfd, start time in clock ticks. */
+/* Identity of a process: pid, inode of its pidfd, start time in clock ticks (0 where the inode is
+ * enough). */
 struct sb_ident {
     int64_t pid;
     uint64_t inode, start;

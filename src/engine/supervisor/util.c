@@ -9,10 +9,15 @@
 #include <sys/pidfd.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "birth.h"
+
+#ifndef PID_FS_MAGIC
+#define PID_FS_MAGIC 0x50494446
+#endif
 
 void sb_close(int *fd)
 {
@@ -167,8 +172,15 @@ int sb_put(const char *path, const char *text)
 int sb_ident_of(int pidfd, pid_t pid, struct sb_ident *id)
 {
     struct stat st;
-    if (fstat(pidfd, &st) < 0)
+    struct statfs fs;
+    if (fstat(pidfd, &st) < 0 || fstatfs(pidfd, &fs) < 0)
         return -1;
+    id->pid = pid;
+    id->inode = st.st_ino;
+    id->start = 0;
+    /* Since Linux 6.9 the inode alone says which process since boot; before, all had the same. */
+    if (fs.f_type == PID_FS_MAGIC)
+        return 0;
     char name[64];
     snprintf(name, sizeof name, "/proc/%d/stat", (int)pid);
     sb_autofree char *text = sb_read_at(AT_FDCWD, name, 4096, NULL);
@@ -180,8 +192,6 @@ int sb_ident_of(int pidfd, pid_t pid, struct sb_ident *id)
         p = strchr(p + 1, ' ');
     if (p == NULL)
         return -1;
-    id->pid = pid;
-    id->inode = st.st_ino;
     id->start = strtoull(p + 1, NULL, 10);
     return 0;
 }

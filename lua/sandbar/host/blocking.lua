@@ -7,6 +7,8 @@ local scheduler = require "sandbar.host.scheduler"
 
 local blocking = { name = "blocking", waits = scheduler.waits, stepping = false }
 
+local LONGEST = 1 -- seconds of one poll
+
 local main = context.new()
 
 local FOREIGN = "this coroutine was started inside a task by something that does not pass waits on; "
@@ -52,7 +54,9 @@ local function drive(done)
     scheduler.turn()
     if not done() and scheduler.idle() then
       if mailbox:pending() > 0 then
-        mailbox:poll(nil) -- interrupted: back in Lua the interpreter's hook raises
+        -- Interrupted: back in Lua the interpreter's hook raises. A signal that came just before the call began
+        -- to wait does not interrupt it; so it waits in pieces.
+        mailbox:poll(core.now() + LONGEST)
       elseif scheduler.drain() == 0 and scheduler.idle() then -- asked in this order: none slips through
         return nil, NEVER
       end

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define PATIENCE_NS 2000000000ull /* for the supervisor to say how a lost sandbox is */
+
 static void box_free(void *arg)
 {
     struct sb_box *box = arg;
@@ -126,9 +128,18 @@ static void explained(struct sb_client_call *call, const struct sb_answer *answe
                 (int)(cause.len < 100 ? cause.len : 100), (const char *)cause.data);
     else
         sb_fail(&err, SB_ERR_NOT_RUNNING, "the sandbox has ended");
+    sb_timer_clear(&box->patience);
     box->loss = err;
     fail_everything(box, &err);
     sb_object_unref(box);
+}
+
+/* Nobody says; whoever waits has waited long enough. */
+static void unexplained(struct sb_timer *timer)
+{
+    struct sb_box *box = (struct sb_box *)((char *)timer - offsetof(struct sb_box, patience));
+    sb_fail(&box->loss, SB_ERR_OUTCOME_UNKNOWN, "the connection to the sandbox was lost");
+    fail_everything(box, &box->loss);
 }
 
 static void lost(struct sb_conn *conn, const struct sb_error *err)
@@ -152,6 +163,8 @@ static void lost(struct sb_conn *conn, const struct sb_error *err)
     }
     if (msg != NULL) {
         box->why = (struct sb_client_call){.answer = explained, .msg = msg, .len = len, .again = 1};
+        box->patience.fire = unexplained;
+        sb_timer_set(&box->patience, sb_now() + PATIENCE_NS);
         sb_client_call(client, &box->why);
     } else {
         fail_everything(box, err);

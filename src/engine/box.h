@@ -27,7 +27,8 @@ struct sb_box {
     struct sb_engine *engine;  /* a reference */
     char *id, *boot;           /* fixed */
     struct sb_client *client;  /* [io] needed while the connection is open, else NULL */
-    struct sb_client_call why; /* [io] asks the supervisor how a lost sandbox is */
+    struct sb_client_call why; /* [io] asks the supervisor how a lost sandbox is ... */
+    struct sb_timer patience;  /* [io] ... but not for ever */
     struct sb_error loss;
     struct sb_watch *watches[SB_BOX_BUCKETS]; /* [io] by serial */
     unsigned watching;

@@ -1,4 +1,4 @@
-/* Writes the carried programs into sealed memfds, once, and hands out their descriptors. */
+/* Writes the carried programs into sealed memfds. */
 #include "images.h"
 
 #include <errno.h>
@@ -13,35 +13,24 @@
 extern const unsigned char sb_bytes_pid1[], sb_bytes_pid1_end[];
 extern const unsigned char sb_bytes_supervisor[], sb_bytes_supervisor_end[];
 
-/* Part of the one runtime. A forked child inherits the descriptors; they are as good there. */
-static struct image {
-    const char *name;
-    const unsigned char *from, *to;
-    int fd;
-} pid1 = {"sandbar-pid1", sb_bytes_pid1, sb_bytes_pid1_end, -1},
-  supervisor = {"sandbar-supervisor", sb_bytes_supervisor, sb_bytes_supervisor_end, -1};
-
-static int image_fd(struct image *image, struct sb_error *err)
+static int image_fd(const char *name, const unsigned char *at, const unsigned char *end,
+                    struct sb_error *err)
 {
-    int fd;
-    if (image->fd >= 0)
-        return image->fd;
-    fd = memfd_create(image->name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_EXEC);
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_EXEC);
     if (fd < 0 && errno == EINVAL) /* kernels before MFD_EXEC */
-        fd = memfd_create(image->name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return sb_fail_errno(err, errno, "memfd", "a program could not be stored");
-    for (const unsigned char *at = image->from; at < image->to;) {
-        ssize_t n = write(fd, at, (size_t)(image->to - at));
+    while (at < end) {
+        ssize_t n = write(fd, at, (size_t)(end - at));
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
             goto failed;
         at += n;
     }
-    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
-        goto failed;
-    return image->fd = fd;
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0)
+        return fd;
 failed:
     sb_fail_errno(err, errno, "memfd", "a program could not be stored");
     close(fd);
@@ -50,10 +39,10 @@ failed:
 
 int sb_image_pid1(struct sb_error *err)
 {
-    return image_fd(&pid1, err);
+    return image_fd("sandbar-pid1", sb_bytes_pid1, sb_bytes_pid1_end, err);
 }
 
 int sb_image_supervisor(struct sb_error *err)
 {
-    return image_fd(&supervisor, err);
+    return image_fd("sandbar-supervisor", sb_bytes_supervisor, sb_bytes_supervisor_end, err);
 }

@@ -4,9 +4,9 @@
 
 #include "../runtime/error.h"
 
-/* A descriptor of the pid 1 of sandboxes, of the supervisor. Made once per process generation,
- * never closed; shared by all, so not to be given away. [io], or any one thread at a time.
- * Negative: failed. */
+/* A new descriptor of the pid 1 of sandboxes, of the supervisor; the caller's to close. Nothing is
+ * kept between two starts: they are rare, and a host may close what it does not know. Negative:
+ * failed. */
 int sb_image_pid1(struct sb_error *err);
 int sb_image_supervisor(struct sb_error *err);
 

@@ -23,6 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "conn.h"
 #include "images.h"
 
 #ifndef CLONE_PIDFD
@@ -241,18 +242,14 @@ NO_SANITIZE static int intermediate(void *arg)
 /* Blocks until the child executes: well under a millisecond, whatever the host's size. */
 static int spawn(int rootfd, int status, uint64_t linger_ms, struct sb_error *err)
 {
-    struct plan plan = {.status = status, .root = rootfd};
+    struct plan plan = {.null = -1, .status = status, .pid1 = -1, .root = rootfd, .image = -1};
     char name[] = "sandbar-supervisor", path[] = "PATH=/usr/sbin:/usr/bin:/sbin:/bin", linger[24];
-    int pidfd = -1, rc = 0, sys;
+    int pidfd = -1, rc, sys;
     sigset_t all, old;
     siginfo_t info;
     char *stacks;
     pid_t pid;
 
-    if ((plan.image = sb_image_supervisor(err)) < 0)
-        return plan.image;
-    if ((plan.pid1 = sb_image_pid1(err)) < 0)
-        return plan.pid1;
     snprintf(linger, sizeof linger, "%llu", (unsigned long long)linger_ms);
     plan.argv[0] = name;
     plan.argv[1] = linger;
@@ -262,6 +259,9 @@ static int spawn(int rootfd, int status, uint64_t linger_ms, struct sb_error *er
     if (stacks == MAP_FAILED)
         return sb_fail_errno(err, errno, "start", "no memory to start the supervisor");
     plan.stack_end = stacks + STACK_SIZE;
+    if ((rc = plan.image = sb_image_supervisor(err)) < 0 ||
+        (rc = plan.pid1 = sb_image_pid1(err)) < 0)
+        goto out;
     plan.null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (plan.null < 0) {
         rc = sb_fail_errno(err, errno, "start", "/dev/null");
@@ -274,7 +274,7 @@ static int spawn(int rootfd, int status, uint64_t linger_ms, struct sb_error *er
                 &pidfd);
     sys = errno;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    close(plan.null);
+    rc = 0;
     if (pid < 0) {
         rc = sb_fail_errno(err, sys, "clone", "the supervisor could not be started");
         goto out;
@@ -284,6 +284,7 @@ static int spawn(int rootfd, int status, uint64_t linger_ms, struct sb_error *er
         ;
     close(pidfd);
 out:
+    sb_fds_close((int[]){plan.null, plan.pid1, plan.image}, 3);
     munmap(stacks, 2 * STACK_SIZE);
     return rc;
 }

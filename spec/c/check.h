@@ -1,4 +1,5 @@
-/* For the C unit tests: a check that names its place, and waiting for an operation as a blocking host does. */
+/* For the C unit tests: a check that names its place, and waiting for an operation as a blocking
+ * host does. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -9,12 +10,12 @@
 #include "runtime/mailbox.h"
 #include "runtime/op.h"
 
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
-            abort();                                                                               \
-        }                                                                                          \
+#define CHECK(condition)                                                    \
+    do {                                                                    \
+        if (!(condition)) {                                                 \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+            abort();                                                        \
+        }                                                                   \
     } while (0)
 
 #define MS 1000000u
@@ -83,18 +84,19 @@ static inline void on_loop(void (*fn)(void *arg), void *arg)
         ;
 }
 
-/* The sanitizers and fork: what a child forgets of its parent's is no leak, and it may start threads. */
-#define CHECK_FORKS                                                                                \
-    __attribute__((visibility("default"))) int __lsan_is_turned_off(void);                         \
-    int __lsan_is_turned_off(void)                                                                 \
-    {                                                                                              \
-        return sb_generation() != 1;                                                               \
-    }                                                                                              \
-    __attribute__((visibility("default"))) const char *__tsan_default_options(void);               \
-    const char *__tsan_default_options(void)                                                       \
-    {                                                                                              \
-        return "die_after_fork=0:atexit_sleep_ms=0";                                               \
-    }                                                                                              \
+/* The sanitizers and fork: what a child forgets of its parent's is no leak, and it may start
+ * threads. */
+#define CHECK_FORKS                                                                  \
+    __attribute__((visibility("default"))) int __lsan_is_turned_off(void);           \
+    int __lsan_is_turned_off(void)                                                   \
+    {                                                                                \
+        return sb_generation() != 1;                                                 \
+    }                                                                                \
+    __attribute__((visibility("default"))) const char *__tsan_default_options(void); \
+    const char *__tsan_default_options(void)                                         \
+    {                                                                                \
+        return "die_after_fork=0:atexit_sleep_ms=0";                                 \
+    }                                                                                \
     _Static_assert(1, "")
 
 /* Volumes are divided by this where every access is instrumented. */

@@ -30,7 +30,8 @@ static void child_use(void)
     CHECK(sb_generation() == 2);
     CHECK(sb_op_new(mailbox, NULL, NULL) == NULL);
     CHECK(drain(mailbox) == 0);
-    CHECK(fcntl(stream_fd, F_GETFD) < 0 && errno == EBADF); /* it was watched by the parent's thread */
+    CHECK(fcntl(stream_fd, F_GETFD) < 0 &&
+          errno == EBADF); /* it was watched by the parent's thread */
 
     CHECK(sb_mailbox_renew(mailbox, &err) == 0 && sb_mailbox_renew(mailbox, &err) == 0);
     CHECK(sb_mailbox_pending(mailbox) == 0);

@@ -30,7 +30,7 @@ static void *post_many(void *arg)
     for (int i = 0; i < POSTS; i++) {
         struct numbered *number = malloc(sizeof *number);
         CHECK(number != NULL);
-        *number = (struct numbered){(int)(intptr_t)arg, i};
+        *number = (struct numbered){*(int *)arg, i};
         CHECK(sb_loop_post(take_number, number, NULL) == 0);
     }
     return NULL;
@@ -39,8 +39,11 @@ static void *post_many(void *arg)
 static void posts_run_in_the_order_of_posting(void)
 {
     pthread_t threads[POSTERS];
-    for (intptr_t i = 0; i < POSTERS; i++)
-        CHECK(pthread_create(&threads[i], NULL, post_many, (void *)i) == 0);
+    int poster[POSTERS];
+    for (int i = 0; i < POSTERS; i++) {
+        poster[i] = i;
+        CHECK(pthread_create(&threads[i], NULL, post_many, &poster[i]) == 0);
+    }
     for (int i = 0; i < POSTERS; i++)
         pthread_join(threads[i], NULL);
     on_loop(check_nothing, NULL);

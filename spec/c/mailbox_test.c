@@ -46,8 +46,8 @@ static void no_wake_is_lost(void)
         wakes++;
         got += drain(mailbox);
     }
-    printf("# %.0f operations a second, %.1f a wake\n", OPS / ((double)(sb_now() - start) / 1e9),
-           (double)OPS / (double)wakes);
+    printf("# %.0f operations a second, %.1f a wake\n",
+           (double)got / ((double)(sb_now() - start) / 1e9), (double)got / (double)wakes);
     CHECK(sb_mailbox_pending(mailbox) == 0);
     CHECK(sb_mailbox_poll(mailbox, 0) == 0 || drain(mailbox) == 0);
     sb_mailbox_unref(mailbox);
@@ -190,7 +190,8 @@ static void a_connection_gets_one_byte_an_edge(void)
     free(path);
     free(dir);
     sb_mailbox_unref(mailbox);
-    passed("the connection gets one byte an edge, also for what came before it; listener and directory vanish");
+    passed("the connection gets one byte an edge, also for what came before it; listener and "
+           "directory vanish");
 }
 
 static void many_wakes_through_the_second_channel(void)

@@ -11,14 +11,14 @@
 
 CHECK_FORKS;
 
-/* What a release in these tests does: fail `failures` times, then succeed, and count. Shared with child
- * processes, so that the parent sees what an exiting child did. */
+/* What a release in these tests does: fail `failures` times, then succeed, and count. Shared with
+ * child processes, so that the parent sees what an exiting child did. */
 struct plan {
     _Atomic int runs, frees;
     int failures;
     enum sb_err kind;
-    int never;  /* never ends */
-    int slow;   /* milliseconds */
+    int never; /* never ends */
+    int slow;  /* milliseconds */
     struct sb_timer timer;
     struct sb_release *release;
 };
@@ -63,7 +63,8 @@ static struct sb_mailbox *mailbox;
 
 static struct plan *new_plan(void)
 {
-    struct plan *plan = mmap(NULL, sizeof *plan, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct plan *plan =
+        mmap(NULL, sizeof *plan, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(plan != MAP_FAILED);
     return plan;
 }
@@ -112,7 +113,8 @@ static void it_runs_once_whoever_is_first(void)
         struct sb_op *op = new_op();
         CHECK(sb_release_fire(release, op) == 0);
         finish_op(op, SB_OK);
-        CHECK(winners == 1 && plan->runs == 1 && sb_release_fired(release) && !sb_release_cancel(release));
+        CHECK(winners == 1 && plan->runs == 1 && sb_release_fired(release) &&
+              !sb_release_cancel(release));
         op = new_op();
         CHECK(sb_release_fire(release, op) == 0); /* after the end */
         finish_op(op, SB_OK);
@@ -130,7 +132,8 @@ static void a_dropped_one_stays_registered_and_a_cancelled_one_never_runs(void)
     struct sb_release *release = sb_release_new(&type, plan, "abc");
     sb_release_unref(sb_release_ref(release));
     CHECK(sb_release_outstanding() == 1 && plan->frees == 0);
-    CHECK(sb_release_cancel(release) == 1 && sb_release_cancel(release) == 0);
+    CHECK(sb_release_cancel(release) == 1);
+    CHECK(sb_release_cancel(release) == 0);
     CHECK(sb_release_fire(release, NULL) == 0 && sb_release_outstanding() == 0);
     sb_release_unref(release);
     on_loop(check_nothing, NULL);
@@ -228,7 +231,8 @@ static void a_result_nobody_took_is_released(void)
 
 /* ---- at exit, in children ---- */
 
-/* Runs `child` in a child process that ends by exit(0); its stderr goes to `out`. Returns the milliseconds. */
+/* Runs `child` in a child process that ends by exit(0); its stderr goes to `out`. Returns the
+ * milliseconds. */
 static int in_child(void (*child)(struct plan *plan), struct plan *plan, char *out, size_t size)
 {
     int p[2], status;
@@ -308,11 +312,12 @@ static void exit_drains(void)
     *plan = (struct plan){.never = 1};
     int ms = in_child(leave_hanging, plan, out, sizeof out);
     CHECK(ms >= 290 && ms < 5000 && plan->runs == 2);
-    CHECK(strcmp(out, "sandbar: not released at exit: sandbox abc\nsandbar: not released at exit: sandbox abc\n") == 0);
+    CHECK(strcmp(out, "sandbar: not released at exit: sandbox abc\nsandbar: not released at exit: "
+                      "sandbox abc\n") == 0);
     passed("exit gives up after the drain time and names what is left on stderr");
 
     *plan = (struct plan){.never = 1};
-    ms = in_child(leave_without_time, plan, out, sizeof out);
+    in_child(leave_without_time, plan, out, sizeof out);
     CHECK(plan->runs == 0 && strcmp(out, "sandbar: not released at exit: sandbox abc\n") == 0);
     passed("with a drain of 0 it only names them");
 

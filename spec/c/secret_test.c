@@ -16,7 +16,8 @@ static void expect(const char *text, const char *want)
     free(found == 1 ? out : NULL);
 }
 
-static size_t base64(const unsigned char *data, size_t len, const char *last2, int padded, char *out)
+static size_t base64(const unsigned char *data, size_t len, const char *last2, int padded,
+                     char *out)
 {
     char alphabet[65] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     size_t n = 0;
@@ -48,7 +49,8 @@ static void base64_at_every_position(const char *secret)
                 base64((unsigned char *)text, strlen(text), url ? "-_" : "+/", !url, encoded);
                 CHECK(sb_redact(encoded, strlen(encoded), &out, &len) == 1);
                 CHECK(strstr(out, "[redacted]") != NULL);
-                CHECK(len <= strlen("[redacted]") + (strlen(before[b]) + 2) / 3 * 4 + (strlen(after[a]) + 2) / 3 * 4 + 2);
+                CHECK(len <= strlen("[redacted]") + (strlen(before[b]) + 2) / 3 * 4 +
+                                 (strlen(after[a]) + 2) / 3 * 4 + 2);
                 free(out);
             }
 }

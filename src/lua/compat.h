@@ -1,17 +1,19 @@
 /* Every difference between Lua 5.1, LuaJIT, 5.2, 5.3 and 5.4 that the binding meets, in one place.
  *
- * The binding keeps to a small subset on purpose: userdata with at most one user value (always a table;
- * the environment table on 5.1), metatables by name, the registry by pointer, strings with lengths. It
- * never yields and never resumes. LuaJIT calls itself 501 but has some later functions already, so each
- * definition is guarded by itself. */
+ * The binding keeps to a small subset on purpose: userdata with at most one user value (always a
+ * table; the environment table on 5.1), metatables by name, the registry by pointer, strings with
+ * lengths. It never yields and never resumes. LuaJIT calls itself 501 but has some later functions
+ * already, so each definition is guarded by itself. */
 #ifndef SB_COMPAT_H
 #define SB_COMPAT_H
 
 #include <lauxlib.h>
 #include <lua.h>
+#include <lualib.h>
+#include <stdint.h>
 #include <string.h>
 
-#ifdef LUA_JITLIBNAME /* luaconf.h of LuaJIT */
+#ifdef LUA_JITLIBNAME /* lualib.h of LuaJIT */
 #define SB_LUAJIT 1
 #else
 #define SB_LUAJIT 0
@@ -103,7 +105,6 @@ static inline void sb_lua_rawsetp(lua_State *L, int i, const void *p)
 
 /* An integer of up to 53 bits, as an integer where Lua has them. */
 #define sb_lua_pushinteger(L, n) sb_lua_pushint64(L, (int64_t)(n))
-#include <stdint.h>
 static inline void sb_lua_pushint64(lua_State *L, int64_t n)
 {
 #if LUA_VERSION_NUM >= 503
@@ -131,7 +132,8 @@ static inline int sb_lua_tointeger(lua_State *L, int i, int64_t *n)
 #endif
 }
 
-/* The name of the argument's type as error messages show it: __name of its metatable, else the type. */
+/* The name of the argument's type as error messages show it: __name of its metatable, else the
+ * type. */
 static inline const char *sb_lua_typename(lua_State *L, int i)
 {
     if (luaL_getmetafield(L, i, "__name")) {

@@ -1,4 +1,5 @@
-/* luaopen_sandbar_core: claims the process, pins the library, opens the parts, publishes the API. */
+/* luaopen_sandbar_core: claims the process, pins the library, opens the parts, publishes
+ * the API. */
 #include <string.h>
 
 #include "../runtime/api.h"
@@ -44,14 +45,13 @@ static const struct sb_lua_api lua_api = {
 #undef LUA_API_ENTRY
 };
 
-const struct sb_core_api sb_core_api = {
-    .version = SB_API_VERSION,
-    .size = sizeof(struct sb_core_api),
-    .release = SB_VERSION,
-    .stream_type = &sb_stream_type,
-    .lua = &lua_api,
+const struct sb_core_api sb_core_api = {.version = SB_API_VERSION,
+                                        .size = sizeof(struct sb_core_api),
+                                        .release = SB_VERSION,
+                                        .stream_type = &sb_stream_type,
+                                        .lua = &lua_api,
 #define API_ENTRY(f) .f = f,
-    SB_API_FUNCTIONS(API_ENTRY)
+                                        SB_API_FUNCTIONS(API_ENTRY)
 #undef API_ENTRY
 };
 

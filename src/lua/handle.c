@@ -1,7 +1,9 @@
-/* core.class and core.handle: the userdata behind every public handle. Methods are Lua; what C adds is what Lua
- * cannot do everywhere: a finalizer that needs no closure, and a release that fires in it.
+/* core.class and core.handle: the userdata behind every public handle. Methods are Lua; what C adds
+ * is what Lua cannot do everywhere: a finalizer that needs no closure, and a release that fires in
+ * it.
  *
- * A handle's user value is its state, a table. Its class is its metatable, marked by an entry under an address. */
+ * A handle's user value is its state, a table. Its class is its metatable, marked by an entry under
+ * an address. */
 #include "open.h"
 
 static const char class_key;     /* in a class: true */
@@ -132,8 +134,8 @@ static int class(lua_State *L)
     if (!lua_isnoneornil(L, 3))
         luaL_checktype(L, 3, LUA_TTABLE);
     lua_settop(L, 3);
-    name = lua_pushfstring(L, "sandbar.%s", name); /* at 4 */
-    luaL_newmetatable(L, name);                    /* at 5 */
+    lua_pushfstring(L, "sandbar.%s", name); /* at 4 */
+    lua_newtable(L);                        /* at 5 */
 
     lua_pushvalue(L, 2);
     opt_field(L, 3, "getters");
@@ -201,9 +203,11 @@ static int bad_handle(lua_State *L)
     }
     luaL_where(L, 2);
     if (method)
-        lua_pushfstring(L, "calling '%s' on bad self (%s expected, got %s)", function, expected, got);
+        lua_pushfstring(L, "calling '%s' on bad self (%s expected, got %s)", function, expected,
+                        got);
     else
-        lua_pushfstring(L, "bad argument #1 to '%s' (%s expected, got %s)", function, expected, got);
+        lua_pushfstring(L, "bad argument #1 to '%s' (%s expected, got %s)", function, expected,
+                        got);
     lua_concat(L, 2);
     return lua_error(L);
 }

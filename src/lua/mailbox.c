@@ -1,4 +1,5 @@
-/* core.mailbox(): the state's one mailbox, made when the module is opened and kept in the registry. */
+/* core.mailbox(): the state's one mailbox, made when the module is opened and kept in the
+ * registry. */
 #include <stdlib.h>
 
 #include "open.h"
@@ -6,19 +7,24 @@
 #define NAME "sandbar.Mailbox"
 #define DRAIN_AT_ONCE 64
 
+struct lua_mailbox {
+    struct sb_mailbox *mailbox; /* one reference; NULL once finalized */
+};
+
 static const char key; /* of the userdata in the registry, by address */
 
 struct sb_mailbox *sb_lua_mailbox(lua_State *L)
 {
     struct sb_error err;
     sb_lua_rawgetp(L, LUA_REGISTRYINDEX, &key);
-    struct sb_mailbox **slot = lua_touserdata(L, -1);
+    struct lua_mailbox *m = lua_touserdata(L, -1);
+    struct sb_mailbox *mailbox = m != NULL ? m->mailbox : NULL;
     lua_pop(L, 1);
-    if (slot == NULL || *slot == NULL)
+    if (mailbox == NULL)
         luaL_error(L, "this Lua state is closing");
-    if (sb_mailbox_renew(*slot, &err) != 0)
+    else if (sb_mailbox_renew(mailbox, &err) != 0)
         luaL_error(L, "%s", err.message);
-    return *slot;
+    return mailbox;
 }
 
 static int mailbox_get(lua_State *L)
@@ -113,9 +119,9 @@ static int mailbox_nudge(lua_State *L)
 /* Does nothing global: the host may go on with other states. */
 static int mailbox_gc(lua_State *L)
 {
-    struct sb_mailbox **slot = lua_touserdata(L, 1);
-    sb_mailbox_unref(*slot);
-    *slot = NULL;
+    struct lua_mailbox *m = lua_touserdata(L, 1);
+    sb_mailbox_unref(m->mailbox);
+    m->mailbox = NULL;
     return 0;
 }
 
@@ -123,8 +129,8 @@ void sb_lua_open_mailbox(lua_State *L)
 {
     static const luaL_Reg meta[] = {{"__gc", mailbox_gc}, {NULL, NULL}};
     static const luaL_Reg methods[] = {
-        {"fd", mailbox_fd},         {"pending", mailbox_pending}, {"drain", mailbox_drain},
-        {"poll", mailbox_poll},     {"listen", mailbox_listen},   {"nudge", mailbox_nudge},
+        {"fd", mailbox_fd},     {"pending", mailbox_pending}, {"drain", mailbox_drain},
+        {"poll", mailbox_poll}, {"listen", mailbox_listen},   {"nudge", mailbox_nudge},
         {NULL, NULL},
     };
     struct sb_error err;
@@ -133,12 +139,12 @@ void sb_lua_open_mailbox(lua_State *L)
     lua_pop(L, 1);
     sb_lua_new_metatable(L, NAME, meta, methods);
     if (!have) {
-        struct sb_mailbox **slot = sb_lua_newuserdata(L, sizeof *slot, 0);
-        *slot = NULL;
+        struct lua_mailbox *m = sb_lua_newuserdata(L, sizeof *m, 0);
+        m->mailbox = NULL;
         luaL_setmetatable(L, NAME);
         sb_lua_rawsetp(L, LUA_REGISTRYINDEX, &key);
-        *slot = sb_mailbox_new(&err);
-        if (*slot == NULL)
+        m->mailbox = sb_mailbox_new(&err);
+        if (m->mailbox == NULL)
             luaL_error(L, "%s", err.message);
     }
     lua_pushcfunction(L, mailbox_get);

@@ -1,5 +1,6 @@
-/* Native objects as userdata: {reference, class}. The metatable of a class is found by its type's address in
- * the registry, which also is how an argument's type is checked: no name can be forged. */
+/* Native objects as userdata: {reference, class}. The metatable of a class is found by its
+ * type's address in the registry, which also is how an argument's type is checked: no name
+ * can be forged. */
 #include <stdlib.h>
 
 #include "open.h"
@@ -20,7 +21,8 @@ static int object_gc(lua_State *L)
     return 0;
 }
 
-void sb_lua_new_metatable(lua_State *L, const char *name, const luaL_Reg *meta, const luaL_Reg *methods)
+void sb_lua_new_metatable(lua_State *L, const char *name, const luaL_Reg *meta,
+                          const luaL_Reg *methods)
 {
     luaL_newmetatable(L, name);
     luaL_setfuncs(L, meta, 0);

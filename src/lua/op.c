@@ -252,8 +252,9 @@ void sb_lua_open_op(lua_State *L)
 {
     static const luaL_Reg meta[] = {{"__gc", op_gc}, {"__tostring", op_tostring}, {NULL, NULL}};
     static const luaL_Reg methods[] = {
-        {"id", op_id},             {"done", op_done},     {"cancel", op_cancel},
-        {"deadline", op_deadline}, {"result", op_result}, {"bytes", op_bytes},
+        {"id", op_id},         {"done", op_done},
+        {"cancel", op_cancel}, {"deadline", op_deadline},
+        {"result", op_result}, {"bytes", op_bytes},
         {NULL, NULL},
     };
     sb_lua_new_metatable(L, NAME, meta, methods);

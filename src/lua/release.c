@@ -1,7 +1,12 @@
-/* Releases as userdata. Collecting one drops the reference and fires nothing: a handle's collection does that. */
+/* Releases as userdata. Collecting one drops the reference and fires nothing: a handle's collection
+ * does that. */
 #include "open.h"
 
 #define NAME "sandbar.Release"
+
+struct lua_release {
+    struct sb_release *release; /* one reference */
+};
 
 void sb_lua_push_release(lua_State *L, struct sb_release **release)
 {
@@ -9,16 +14,16 @@ void sb_lua_push_release(lua_State *L, struct sb_release **release)
         lua_pushnil(L);
         return;
     }
-    struct sb_release **slot = sb_lua_newuserdata(L, sizeof *slot, 0);
-    *slot = NULL;
+    struct lua_release *r = sb_lua_newuserdata(L, sizeof *r, 0);
+    r->release = NULL;
     luaL_setmetatable(L, NAME);
-    *slot = *release;
+    r->release = *release;
     *release = NULL;
 }
 
 struct sb_release *sb_lua_check_release(lua_State *L, int arg)
 {
-    return *(struct sb_release **)luaL_checkudata(L, arg, NAME);
+    return ((struct lua_release *)luaL_checkudata(L, arg, NAME))->release;
 }
 
 static int release_fire(lua_State *L)
@@ -52,9 +57,9 @@ static int release_fired(lua_State *L)
 
 static int release_gc(lua_State *L)
 {
-    struct sb_release **slot = lua_touserdata(L, 1);
-    sb_release_unref(*slot);
-    *slot = NULL;
+    struct lua_release *r = lua_touserdata(L, 1);
+    sb_release_unref(r->release);
+    r->release = NULL;
     return 0;
 }
 

@@ -7,18 +7,22 @@
 #define NAME "sandbar.Secret"
 #define SHOWN "secret([redacted])"
 
+struct lua_secret {
+    struct sb_secret *secret;
+};
+
 static struct sb_secret *to_secret(lua_State *L, int i)
 {
-    struct sb_secret **slot = luaL_testudata(L, i, NAME);
-    return slot != NULL ? *slot : NULL;
+    struct lua_secret *s = luaL_testudata(L, i, NAME);
+    return s != NULL ? s->secret : NULL;
 }
 
-static struct sb_secret **new_slot(lua_State *L)
+static struct lua_secret *new_slot(lua_State *L)
 {
-    struct sb_secret **slot = sb_lua_newuserdata(L, sizeof *slot, 0);
-    *slot = NULL;
+    struct lua_secret *s = sb_lua_newuserdata(L, sizeof *s, 0);
+    s->secret = NULL;
     luaL_setmetatable(L, NAME);
-    return slot;
+    return s;
 }
 
 const char *sb_lua_tobytes(lua_State *L, int i, size_t *len)
@@ -44,20 +48,20 @@ static int secret_new(lua_State *L)
     if (lua_type(L, 1) != LUA_TSTRING)
         return sb_lua_typeerror(L, 1, "string");
     const char *data = lua_tolstring(L, 1, &len);
-    struct sb_secret **slot = new_slot(L);
-    *slot = sb_secret_new(data, len);
-    return *slot != NULL ? 1 : luaL_error(L, "not enough memory");
+    struct lua_secret *s = new_slot(L);
+    s->secret = sb_secret_new(data, len);
+    return s->secret != NULL ? 1 : luaL_error(L, "not enough memory");
 }
 
 static int secret_prefixed(lua_State *L)
 {
-    size_t len, prefix_len;
-    struct sb_secret *secret = *(struct sb_secret **)luaL_checkudata(L, 1, NAME);
+    size_t len, prefix_len = 0;
+    struct sb_secret *secret = ((struct lua_secret *)luaL_checkudata(L, 1, NAME))->secret;
     const char *prefix = sb_lua_check_bytes(L, 2, &prefix_len);
     const char *data = sb_secret_data(secret, &len);
-    struct sb_secret **slot = new_slot(L);
-    *slot = sb_secret_join(prefix, prefix_len, data, len);
-    return *slot != NULL ? 1 : luaL_error(L, "not enough memory");
+    struct lua_secret *s = new_slot(L);
+    s->secret = sb_secret_join(prefix, prefix_len, data, len);
+    return s->secret != NULL ? 1 : luaL_error(L, "not enough memory");
 }
 
 static int secret_tostring(lua_State *L)
@@ -88,9 +92,9 @@ static int secret_len(lua_State *L)
 
 static int secret_gc(lua_State *L)
 {
-    struct sb_secret **slot = lua_touserdata(L, 1);
-    sb_secret_free(*slot);
-    *slot = NULL;
+    struct lua_secret *s = lua_touserdata(L, 1);
+    sb_secret_free(s->secret);
+    s->secret = NULL;
     return 0;
 }
 
@@ -123,8 +127,11 @@ static int redact(lua_State *L)
 void sb_lua_open_secret(lua_State *L)
 {
     static const luaL_Reg meta[] = {
-        {"__gc", secret_gc},   {"__tostring", secret_tostring}, {"__concat", secret_concat},
-        {"__len", secret_len}, {NULL, NULL},
+        {"__gc", secret_gc},
+        {"__tostring", secret_tostring},
+        {"__concat", secret_concat},
+        {"__len", secret_len},
+        {NULL, NULL},
     };
     static const luaL_Reg methods[] = {{"prefixed", secret_prefixed}, {NULL, NULL}};
     static const luaL_Reg functions[] = {

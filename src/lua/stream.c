@@ -7,7 +7,8 @@
 
 #define SOME_DEFAULT 262144
 
-static const char scratch_key; /* in the registry: where try_read's bytes are safe from a Lua error */
+static const char
+    scratch_key; /* in the registry: where try_read's bytes are safe from a Lua error */
 
 static struct sb_stream *check(lua_State *L)
 {
@@ -18,7 +19,8 @@ static struct sb_stream *check(lua_State *L)
 static enum sb_read_mode check_mode(lua_State *L, size_t *n)
 {
     static const char *const names[] = {"some", "exact", "line", "all", NULL};
-    static const enum sb_read_mode modes[] = {SB_READ_SOME, SB_READ_EXACT, SB_READ_LINE, SB_READ_ALL};
+    static const enum sb_read_mode modes[] = {SB_READ_SOME, SB_READ_EXACT, SB_READ_LINE,
+                                              SB_READ_ALL};
     enum sb_read_mode mode = modes[luaL_checkoption(L, 2, "some", names)];
     int64_t size = 0;
     *n = mode == SB_READ_SOME ? SOME_DEFAULT : SIZE_MAX;
@@ -109,8 +111,12 @@ static int stream_at_end(lua_State *L)
 void sb_lua_open_stream(lua_State *L)
 {
     static const luaL_Reg methods[] = {
-        {"read", stream_read},   {"try_read", stream_try_read}, {"write", stream_write},
-        {"close", stream_close}, {"at_end", stream_at_end},     {"close_write", stream_close_write},
+        {"read", stream_read},
+        {"try_read", stream_try_read},
+        {"write", stream_write},
+        {"close", stream_close},
+        {"at_end", stream_at_end},
+        {"close_write", stream_close_write},
         {NULL, NULL},
     };
     static const struct sb_lua_class class = {

@@ -1,10 +1,11 @@
-/* How a second C module (sandbar.http) reaches the runtime inside core.so: by one versioned struct of
- * function pointers, since Lua loads C modules with local symbols.
+/* How a second C module (sandbar.http) reaches the runtime inside core.so: by one versioned struct
+ * of function pointers, since Lua loads C modules with local symbols.
  *
- * core publishes it in each Lua state's registry as a light userdata under SB_API_KEY. The other module
- * checks version and size, keeps the pointer in its own `sb_api`, and defines SB_API_CLIENT before including
- * this header (once, after lua_core.h): from there on the ordinary names of the headers below call
- * through the struct. Both modules are built from one tree; a mismatch refuses to load. */
+ * core publishes it in each Lua state's registry as a light userdata under SB_API_KEY. The other
+ * module checks version and size, keeps the pointer in its own `sb_api`, and defines SB_API_CLIENT
+ * before including this header (once, after lua_core.h): from there on the ordinary names of the
+ * headers below call through the struct. Both modules are built from one tree; a mismatch refuses
+ * to load. */
 #ifndef SB_API_H
 #define SB_API_H
 
@@ -20,6 +21,7 @@
 #define SB_API_KEY "sandbar.core.api"
 #define SB_API_VERSION 1
 
+/* clang-format off */
 #define SB_API_FUNCTIONS(X)                                                                        \
     X(sb_err_name) X(sb_err_from_name) X(sb_err_from_errno) X(sb_fail) X(sb_fail_errno)            \
     X(sb_generation) X(sb_now) X(sb_loop_post) X(sb_loop_is_io_thread)                             \
@@ -35,13 +37,14 @@
     X(sb_release_new) X(sb_release_ref) X(sb_release_unref) X(sb_release_fire)                     \
     X(sb_release_cancel) X(sb_release_fired) X(sb_release_finish)                                  \
     X(sb_redact)                                                                                   \
-    X(sb_client_sockets) X(sb_client_engine_type) /* the engine's: where a port's sockets come from */
+    X(sb_client_sockets) X(sb_client_engine_type) /* a port's sockets */
+/* clang-format on */
 
 struct sb_lua_api; /* src/lua/lua_core.h */
 
 struct sb_core_api {
-    unsigned version; /* SB_API_VERSION */
-    size_t size;      /* of this struct */
+    unsigned version;    /* SB_API_VERSION */
+    size_t size;         /* of this struct */
     const char *release; /* SB_VERSION of core.so */
     const struct sb_object_type *stream_type;
     const struct sb_lua_api *lua;

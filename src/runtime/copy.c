@@ -1,6 +1,6 @@
-/* How a second copy is found, although every copy hides its symbols: each carries an ELF note named "sandbar"
- * whose content leads to its claim, and dl_iterate_phdr shows the notes of everything that is loaded. No file,
- * no environment variable, nothing global. */
+/* How a second copy is found, although every copy hides its symbols: each carries an ELF note named
+ * "sandbar" whose content leads to its claim, and dl_iterate_phdr shows the notes of everything
+ * that is loaded. No file, no environment variable, nothing global. */
 #include "copy.h"
 
 #include <dlfcn.h>
@@ -35,7 +35,8 @@ static size_t pad(size_t n, size_t align)
     return (n + align - 1) / align * align;
 }
 
-static void search_notes(const char *at, size_t size, size_t align, struct search *search, const char *file)
+static void search_notes(const char *at, size_t size, size_t align, struct search *search,
+                         const char *file)
 {
     while (size >= sizeof(ElfW(Nhdr))) {
         ElfW(Nhdr) head;
@@ -44,7 +45,8 @@ static void search_notes(const char *at, size_t size, size_t align, struct searc
         size_t next = pad(desc + head.n_descsz, align);
         if (desc > size || head.n_descsz > size - desc)
             return;
-        if (head.n_type == 1 && head.n_namesz == sizeof NOTE_NAME && head.n_descsz == sizeof(int64_t) &&
+        if (head.n_type == 1 && head.n_namesz == sizeof NOTE_NAME &&
+            head.n_descsz == sizeof(int64_t) &&
             memcmp(at + sizeof head, NOTE_NAME, sizeof NOTE_NAME) == 0) {
             int64_t distance;
             memcpy(&distance, at + desc, sizeof distance);
@@ -66,9 +68,11 @@ static int search_object(struct dl_phdr_info *info, size_t size, void *arg)
     (void)size;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-        if (p->p_type == PT_NOTE)
-            search_notes((const char *)info->dlpi_addr + p->p_vaddr, p->p_memsz, p->p_align == 8 ? 8 : 4,
-                         arg, info->dlpi_name);
+        if (p->p_type != PT_NOTE)
+            continue;
+        /* NOLINTNEXTLINE(performance-no-int-to-ptr): the loader gives addresses as numbers */
+        const char *notes = (const char *)(info->dlpi_addr + p->p_vaddr);
+        search_notes(notes, p->p_memsz, p->p_align == 8 ? 8 : 4, arg, info->dlpi_name);
     }
     return 0;
 }
@@ -86,8 +90,10 @@ int sb_copy_claim(const char *version, char *why, size_t size)
         return 0;
     sb_copy_claim_of_this.claimed = 0;
     dladdr((void *)&sb_copy_claim, &self);
-    snprintf(why, size, "sandbar %s from %s is in this process already, %s from %s cannot be loaded beside it",
-             search.other->version, search.file[0] != '\0' ? search.file : "the program itself", version,
+    snprintf(why, size,
+             "sandbar %s from %s is in this process already, %s from %s cannot be loaded beside it",
+             search.other->version, search.file[0] != '\0' ? search.file : "the program itself",
+             version,
              self.dli_fname != NULL && self.dli_fname[0] != '\0' ? self.dli_fname : "another file");
     return -1;
 }

@@ -6,10 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const kind_names[SB_ERR_COUNT] = {
-    [SB_OK] = "OK",
+static const char *const kind_names[SB_ERR_COUNT] = {[SB_OK] = "OK",
 #define SB_ERROR_NAME(upper, name) [SB_ERR_##upper] = #name,
-    SB_ERROR_KINDS(SB_ERROR_NAME)
+                                                     SB_ERROR_KINDS(SB_ERROR_NAME)
 #undef SB_ERROR_NAME
 };
 
@@ -69,7 +68,8 @@ enum sb_err sb_err_from_errno(int sys)
     }
 }
 
-/* One readable line whatever the arguments held: no control characters, no half of a UTF-8 sequence. */
+/* One readable line whatever the arguments held: no control characters, no half of a UTF-8
+ * sequence. */
 static void make_line(char *s, int truncated)
 {
     size_t len = strlen(s);
@@ -114,7 +114,6 @@ int sb_fail_errno(struct sb_error *err, int sys, const char *step, const char *f
         kind = SB_ERR_PLATFORM;
     if (err != NULL) {
         char buf[128];
-        const char *text = buf;
         va_list args;
         err->kind = kind;
         err->sys = sys;
@@ -124,12 +123,14 @@ int sb_fail_errno(struct sb_error *err, int sys, const char *step, const char *f
         set_message(err, fmt, args);
         va_end(args);
 #ifdef __GLIBC__
-        text = strerror_r(sys, buf, sizeof buf);
+        const char *text = strerror_r(sys, buf, sizeof buf);
 #else
+        const char *text = buf;
         strerror_r(sys, buf, sizeof buf);
 #endif
         size_t used = strlen(err->message);
-        snprintf(err->message + used, sizeof err->message - used, "%s%s", used > 0 ? ": " : "", text);
+        snprintf(err->message + used, sizeof err->message - used, "%s%s", used > 0 ? ": " : "",
+                 text);
     }
     return -(int)kind;
 }

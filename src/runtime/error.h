@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 
+/* clang-format off */
 #define SB_ERROR_KINDS(X)                                                                          \
     X(INVALID_ARGUMENT, InvalidArgument) X(UNSUPPORTED, Unsupported) X(NOT_FOUND, NotFound)        \
     X(ALREADY_EXISTS, AlreadyExists) X(AMBIGUOUS, Ambiguous) X(WRONG_OWNER, WrongOwner)            \
@@ -15,6 +16,7 @@
     X(NO_SPACE, NoSpace) X(PERMISSION_DENIED, PermissionDenied) X(PLATFORM, Platform)              \
     X(UNAUTHENTICATED, Unauthenticated) X(RATE_LIMITED, RateLimited) X(UNAVAILABLE, Unavailable)   \
     X(PROTOCOL, Protocol) X(AGGREGATE, Aggregate) X(INTERNAL, Internal)
+/* clang-format on */
 
 enum sb_err {
     SB_OK = 0,
@@ -24,7 +26,8 @@ enum sb_err {
         SB_ERR_COUNT
 };
 
-/* Plain data, copied freely. `message` is a whole readable line without a trailing dot or newline. */
+/* Plain data, copied freely. `message` is a whole readable line without a trailing dot or
+ * newline. */
 struct sb_error {
     enum sb_err kind; /* SB_OK: no error */
     int sys;          /* errno behind it, 0 if none */
@@ -37,8 +40,8 @@ struct sb_error {
 const char *sb_err_name(enum sb_err kind);
 enum sb_err sb_err_from_name(const char *name, size_t len);
 
-/* The kind an errno means by itself: ENOENT NotFound, EEXIST AlreadyExists, ENOSPC and EDQUOT NoSpace,
- * EACCES and EPERM PermissionDenied, ..., anything else Platform. */
+/* The kind an errno means by itself: ENOENT NotFound, EEXIST AlreadyExists, ENOSPC and EDQUOT
+ * NoSpace, EACCES and EPERM PermissionDenied, ..., anything else Platform. */
 enum sb_err sb_err_from_errno(int sys);
 
 /* Fills *err and returns -kind, so that a failing function ends in `return sb_fail(err, ...)`.

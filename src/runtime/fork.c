@@ -11,8 +11,8 @@ uint64_t sb_generation(void)
     return atomic_load_explicit(&generation, memory_order_relaxed);
 }
 
-/* Taken in the order in which the runtime nests them. Locks inside objects are not taken: an object of
- * another generation is never locked, a mailbox gets a fresh lock when it is renewed. */
+/* Taken in the order in which the runtime nests them. Locks inside objects are not taken: an object
+ * of another generation is never locked, a mailbox gets a fresh lock when it is renewed. */
 static void prepare(void)
 {
     sb_release_fork_lock();

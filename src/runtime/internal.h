@@ -9,16 +9,17 @@
 #include "op.h"
 #include "release.h"
 
-/* Work handed to the I/O thread in memory that its owner already has, so that handing it over cannot fail
- * for want of memory. The node is free again when fn is called. Returns as sb_loop_post. */
+/* Work handed to the I/O thread in memory that its owner already has, so that handing it over
+ * cannot fail for want of memory. The node is free again when fn is called. Returns as
+ * sb_loop_post. */
 struct sb_post {
     struct sb_post *next;
     void (*fn)(struct sb_post *post);
 };
 int sb_loop_post_node(struct sb_post *post, struct sb_error *err);
 
-#define sb_container(pointer, type, member)                                                        \
-    ((type *)(void *)((char *)(pointer) - offsetof(type, member)))
+#define sb_container(pointer, type, member) \
+    ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
 /* Starts a thread with every signal blocked. Returns an errno. */
 int sb_thread_start(pthread_t *thread, void *(*run)(void *), const char *name);
@@ -50,17 +51,17 @@ void sb_secret_fork_unlock(void);
 
 struct sb_op {
     _Atomic unsigned refs;
-    _Atomic int done;    /* set with release order once `result` is the asker's */
+    _Atomic int done; /* set with release order once `result` is the asker's */
     uint64_t id;
-    uint64_t generation; /* of the process that made it */
+    uint64_t generation;        /* of the process that made it */
     struct sb_mailbox *mailbox; /* one reference; NULL once completed */
-    struct sb_op *next;  /* in the mailbox's queue, or a release's waiters before */
+    struct sb_op *next;         /* in the mailbox's queue, or a release's waiters before */
     struct sb_result result;
 
     /* the I/O thread's */
     void (*cancel)(struct sb_op *op, void *owner);
     void *owner;
-    enum sb_err asked;   /* why an early end was asked for */
+    enum sb_err asked; /* why an early end was asked for */
     struct sb_timer deadline;
     struct sb_timer wake; /* sb_op_timer's */
 
@@ -73,16 +74,16 @@ struct sb_op {
 
 struct sb_mailbox {
     _Atomic unsigned refs;
-    _Atomic size_t open;   /* operations made for it and not completed */
-    _Atomic int armed;     /* a wake is outstanding */
+    _Atomic size_t open; /* operations made for it and not completed */
+    _Atomic int armed;   /* a wake is outstanding */
     uint64_t generation;
-    int fd;                /* eventfd */
+    int fd; /* eventfd */
 
-    pthread_mutex_t lock;  /* guards: */
+    pthread_mutex_t lock;       /* guards: */
     struct sb_op *head, **tail; /* completed, not drained */
-    int wake_fd;           /* second channel, -1 none */
+    int wake_fd;                /* second channel, -1 none */
 
-    struct sb_op *left;    /* the consumer's: detached by a bounded drain, not handed out yet */
+    struct sb_op *left; /* the consumer's: detached by a bounded drain, not handed out yet */
 
     struct sb_mailbox *touched_next; /* the I/O thread's */
     int touched;

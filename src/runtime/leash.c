@@ -9,7 +9,8 @@
 #include "leash.h"
 #include "listen.h"
 
-/* The I/O thread's once sb_leash has returned. Freed by whoever comes last: `accepted` and the end. */
+/* The I/O thread's once sb_leash has returned. Freed by whoever comes last: `accepted` and
+ * the end. */
 struct leash {
     struct sb_source source; /* fd -1: not connected yet */
     struct sb_op *op;        /* NULL: completed */

@@ -1,9 +1,9 @@
-/* Sockets for hosts that can connect to a path but not poll a descriptor: the second wake channel of a mailbox,
- * and what leash.c needs.
+/* Sockets for hosts that can connect to a path but not poll a descriptor: the second wake channel
+ * of a mailbox, and what leash.c needs.
  *
- * A 0700 directory with a listening socket; the first connection from this very process is kept, listener and
- * directory go away. Nobody connects: they go away after half a minute. The listener belongs to the I/O
- * thread. */
+ * A 0700 directory with a listening socket; the first connection from this very process is kept,
+ * listener and directory go away. Nobody connects: they go away after half a minute. The listener
+ * belongs to the I/O thread. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,7 +117,8 @@ static int open_listener(struct listener *l, struct sb_error *err)
             l->dir[0] = '\0';
     }
     if (l->dir[0] == '\0')
-        return sb_fail_errno(err, errno, "wake socket", "cannot make a directory for the wake socket");
+        return sb_fail_errno(err, errno, "wake socket",
+                             "cannot make a directory for the wake socket");
     snprintf(l->path, sizeof l->path, "%s/wake", l->dir);
     memcpy(addr.sun_path, l->path, strlen(l->path) + 1);
     l->source.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

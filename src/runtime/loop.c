@@ -1,9 +1,9 @@
-/* The I/O thread: one epoll, the work posted to it, and the end of each turn, where the mailboxes that got
- * something are signalled once. Timers are in timer.c, the file threads in pool.c.
+/* The I/O thread: one epoll, the work posted to it, and the end of each turn, where the mailboxes
+ * that got something are signalled once. Timers are in timer.c, the file threads in pool.c.
  *
- * A turn: events of one epoll_wait, posted work, due timers, signals. Work posted during a turn runs in the
- * next one, which then does not sleep. The wake descriptor is edge-triggered and never read; `signalled` keeps
- * a running thread from being woken again and again. */
+ * A turn: events of one epoll_wait, posted work, due timers, signals. Work posted during a turn
+ * runs in the next one, which then does not sleep. The wake descriptor is edge-triggered and never
+ * read; `signalled` keeps a running thread from being woken again and again. */
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -23,8 +23,8 @@
 
 enum loop_state { LOOP_NONE, LOOP_RUNNING, LOOP_STOPPING, LOOP_STOPPED };
 
-/* A watched descriptor. `serial` tells an event of this source from one of an earlier source with the same
- * descriptor that the same epoll_wait has already returned. */
+/* A watched descriptor. `serial` tells an event of this source from one of an earlier source with
+ * the same descriptor that the same epoll_wait has already returned. */
 struct slot {
     struct sb_source *source;
     uint32_t serial;
@@ -32,7 +32,8 @@ struct slot {
 };
 
 static struct {
-    pthread_mutex_t lock; /* guards all down to the ruled line; slots are written by the I/O thread only */
+    pthread_mutex_t
+        lock; /* guards all down to the ruled line; slots are written by the I/O thread only */
     enum loop_state state;
     pthread_t thread;
     int epoll_fd, wake_fd;
@@ -96,7 +97,9 @@ static int wait_for_events(struct epoll_event *events, uint64_t ns)
 #endif
     uint64_t ms = ns / 1000000u + (ns % 1000000u != 0); /* never early */
     return epoll_wait(loop.epoll_fd, events, EVENTS_PER_TURN,
-                      ns == SB_NEVER ? -1 : ms > INT_MAX ? INT_MAX : (int)ms);
+                      ns == SB_NEVER ? -1
+                      : ms > INT_MAX ? INT_MAX
+                                     : (int)ms);
 }
 
 static void dispatch(const struct epoll_event *event)
@@ -106,7 +109,8 @@ static void dispatch(const struct epoll_event *event)
         return;
     struct slot *slot = &loop.slots[(uint32_t)key];
     uint32_t ready = event->events & (slot->events | EPOLLERR | EPOLLHUP);
-    if (slot->source != NULL && slot->serial == (uint32_t)(key >> 32) && slot->events != 0 && ready != 0)
+    if (slot->source != NULL && slot->serial == (uint32_t)(key >> 32) && slot->events != 0 &&
+        ready != 0)
         slot->source->ready(slot->source, ready);
 }
 
@@ -294,7 +298,8 @@ int sb_loop_is_io_thread(void)
     return is_io_thread;
 }
 
-/* The descriptors stay open: the thread may outlive a join that gave up, and the process is ending. */
+/* The descriptors stay open: the thread may outlive a join that gave up, and the process
+ * is ending. */
 void sb_loop_stop(void)
 {
     pthread_mutex_lock(&loop.lock);
@@ -399,7 +404,8 @@ void sb_loop_fork_unlock(void)
     pthread_mutex_unlock(&loop.lock);
 }
 
-/* The parent's thread does not exist here. What was posted or watched belongs to it and is forgotten. */
+/* The parent's thread does not exist here. What was posted or watched belongs to it and is
+ * forgotten. */
 void sb_loop_fork_child(void)
 {
     is_io_thread = 0;

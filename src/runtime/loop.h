@@ -1,10 +1,11 @@
 /* The I/O thread: epoll, timers, work handed over from other threads.
  *
- * One per process generation, started by the first sb_loop_post, never by loading the library. Every
- * function marked [io] may be called on that thread only; the others from any thread. The thread blocks
- * all signals, never touches a Lua state, never blocks on anything but epoll. A forked child has no
- * thread: sb_generation() differs there, the first post starts a new one, whatever the parent's thread
- * owned is forgotten (its descriptors are closed, nothing is released). */
+ * One per process generation, started by the first sb_loop_post, never by loading the library.
+ * Every function marked [io] may be called on that thread only; the others from any thread. The
+ * thread blocks all signals, never touches a Lua state, never blocks on anything but epoll. A
+ * forked child has no thread: sb_generation() differs there, the first post starts a new one,
+ * whatever the parent's thread owned is forgotten (its descriptors are closed, nothing is
+ * released). */
 #ifndef SB_LOOP_H
 #define SB_LOOP_H
 
@@ -28,11 +29,11 @@ void sb_clock_advance(uint64_t ns);
 int sb_loop_post(void (*fn)(void *arg), void *arg, struct sb_error *err);
 int sb_loop_is_io_thread(void);
 
-/* A descriptor watched by the loop. Embedded in its owner, which keeps it alive while it is added and
- * owns the descriptor; events 0 keeps it added but unwatched. `ready` gets EPOLL* bits; it may remove its
- * own or any other source. Remove it before closing the descriptor. In a forked child the descriptors of
- * all sources that were added are closed and `fd` is -1: an owner that keeps no second copy of the number
- * closes nothing twice. */
+/* A descriptor watched by the loop. Embedded in its owner, which keeps it alive while it is added
+ * and owns the descriptor; events 0 keeps it added but unwatched. `ready` gets EPOLL* bits; it may
+ * remove its own or any other source. Remove it before closing the descriptor. In a forked child
+ * the descriptors of all sources that were added are closed and `fd` is -1: an owner that keeps no
+ * second copy of the number closes nothing twice. */
 struct sb_source {
     int fd;
     uint32_t events;
@@ -42,8 +43,8 @@ int sb_source_add(struct sb_source *source, struct sb_error *err); /* [io] */
 void sb_source_change(struct sb_source *source, uint32_t events);  /* [io] */
 void sb_source_remove(struct sb_source *source);                   /* [io] idempotent */
 
-/* A timer, embedded in its owner. Zeroed = unset. Setting a set one moves it. The heap is made of the
- * timers themselves, so setting one cannot fail. */
+/* A timer, embedded in its owner. Zeroed = unset. Setting a set one moves it. The heap is made of
+ * the timers themselves, so setting one cannot fail. */
 struct sb_timer {
     uint64_t at;
     void (*fire)(struct sb_timer *timer);
@@ -58,8 +59,9 @@ void sb_timer_clear(struct sb_timer *timer);            /* [io] idempotent */
 int sb_pool_run(void (*work)(void *arg), void (*done)(void *arg), void *arg, struct sb_error *err);
 
 /* Keeps this shared object mapped for the life of the process and registers the exit handler: drain
- * releases within the configured seconds, stop the threads, join them. Called by luaopen; idempotent.
- * Modules that initialise libraries with exit handlers of their own call sb_loop_rearm_exit after it. */
+ * releases within the configured seconds, stop the threads, join them. Called by luaopen;
+ * idempotent. Modules that initialise libraries with exit handlers of their own call
+ * sb_loop_rearm_exit after it. */
 void sb_loop_pin(void);
 void sb_loop_rearm_exit(void);
 

@@ -1,6 +1,7 @@
-/* Mailboxes: a queue under a lock, and the coalesced wake. Why no wake is lost: the consumer takes the signal
- * before it stores `armed` = 0 and detaches the queue after that, so whatever is linked later finds `armed` 0
- * and signals, and whatever was linked before is detached. The price is a spurious wake now and then. */
+/* Mailboxes: a queue under a lock, and the coalesced wake. Why no wake is lost: the consumer takes
+ * the signal before it stores `armed` = 0 and detaches the queue after that, so whatever is linked
+ * later finds `armed` 0 and signals, and whatever was linked before is detached. The price is a
+ * spurious wake now and then. */
 #include <errno.h>
 #include <poll.h>
 #include <stdatomic.h>
@@ -54,7 +55,8 @@ static void drop_all(struct sb_op *op)
     }
 }
 
-/* Open operations hold the mailbox, completed ones are held by it. In a forked child the queue is the parent's. */
+/* Open operations hold the mailbox, completed ones are held by it. In a forked child the queue is
+ * the parent's. */
 void sb_mailbox_unref(struct sb_mailbox *mailbox)
 {
     if (mailbox == NULL || --mailbox->refs != 0)
@@ -138,7 +140,8 @@ void sb_mailbox_wake(struct sb_mailbox *mailbox)
     pthread_mutex_unlock(&mailbox->lock);
 }
 
-/* A new second channel; takes over fd. What was signalled before it existed is signalled again on it. */
+/* A new second channel; takes over fd. What was signalled before it existed is signalled again on
+ * it. */
 void sb_mailbox_set_channel(struct sb_mailbox *mailbox, int fd)
 {
     pthread_mutex_lock(&mailbox->lock);

@@ -1,8 +1,9 @@
-/* Operations: one completion, raced for by the work itself, a cancel and a deadline, all decided on the I/O
- * thread and therefore without a lock.
+/* Operations: one completion, raced for by the work itself, a cancel and a deadline, all decided on
+ * the I/O thread and therefore without a lock.
  *
- * References: the asker's; the completer's, which moves into the mailbox's queue on completion; one for each of
- * the three embedded posts while it is queued. A set timer needs none: completing clears it. */
+ * References: the asker's; the completer's, which moves into the mailbox's queue on completion; one
+ * for each of the three embedded posts while it is queued. A set timer needs none: completing
+ * clears it. */
 #include <assert.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -14,7 +15,8 @@
 
 static _Atomic uint64_t last_id;
 
-/* The first reason stands. A cancel function that is set later is still called, see sb_op_set_cancel. */
+/* The first reason stands. A cancel function that is set later is still called, see
+ * sb_op_set_cancel. */
 static void ask(struct sb_op *op, enum sb_err why)
 {
     if (op->done)
@@ -33,7 +35,8 @@ static void deadline_reached(struct sb_timer *timer)
     ask(sb_container(timer, struct sb_op, deadline), SB_ERR_TIMEOUT);
 }
 
-struct sb_op *sb_op_new(struct sb_mailbox *mailbox, void (*cancel)(struct sb_op *op, void *owner), void *owner)
+struct sb_op *sb_op_new(struct sb_mailbox *mailbox, void (*cancel)(struct sb_op *op, void *owner),
+                        void *owner)
 {
     if (mailbox->generation != sb_generation())
         return NULL;
@@ -41,7 +44,8 @@ struct sb_op *sb_op_new(struct sb_mailbox *mailbox, void (*cancel)(struct sb_op 
     if (op == NULL)
         return NULL;
     memset(op, 0, offsetof(struct sb_op, result));
-    memset((char *)op + offsetof(struct sb_op, cancel), 0, sizeof *op - offsetof(struct sb_op, cancel));
+    memset((char *)op + offsetof(struct sb_op, cancel), 0,
+           sizeof *op - offsetof(struct sb_op, cancel));
     /* of the result everything but the text of an error, which is most of it */
     struct sb_result *r = &op->result;
     r->error.kind = SB_OK;
@@ -161,7 +165,8 @@ static void post_cancel(struct sb_op *op)
         sb_op_unref(op);
 }
 
-/* When the early end has been asked for before there was anything to cancel, it is told at the next turn. */
+/* When the early end has been asked for before there was anything to cancel, it is told at the next
+ * turn. */
 void sb_op_set_cancel(struct sb_op *op, void (*cancel)(struct sb_op *op, void *owner), void *owner)
 {
     op->cancel = cancel;
@@ -186,7 +191,8 @@ static void run_deadline(struct sb_post *post)
 
 void sb_op_deadline(struct sb_op *op, uint64_t at)
 {
-    if (op->generation != sb_generation() || sb_op_done(op) || at == SB_NEVER || op->deadline_at != 0)
+    if (op->generation != sb_generation() || sb_op_done(op) || at == SB_NEVER ||
+        op->deadline_at != 0)
         return;
     op->deadline_at = at > 0 ? at : 1;
     op->deadline_post.fn = run_deadline;

@@ -1,5 +1,5 @@
-/* Two threads for work on regular files, which no poll reports: one slow file stalls no stream, and the two
- * start only when somebody asks. */
+/* Two threads for work on regular files, which no poll reports: one slow file stalls no stream, and
+ * the two start only when somebody asks. */
 #include <errno.h>
 #include <stdlib.h>
 

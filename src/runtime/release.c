@@ -15,9 +15,9 @@
 #include "internal.h"
 #include "secret.h"
 
-#define RETRY_FIRST 50000000u /* ns, doubled each time ... */
+#define RETRY_FIRST 50000000u  /* ns, doubled each time ... */
 #define RETRY_MOST 1000000000u /* ... up to this */
-#define LOST_MOST 64 /* failures nobody waited for that exit names one by one */
+#define LOST_MOST 64           /* failures nobody waited for that exit names one by one */
 
 enum release_state { REGISTERED, FIRED, ENDED, WITHDRAWN };
 
@@ -48,8 +48,8 @@ static struct {
     size_t outstanding;
     struct sb_release *lost;
     size_t lost_count;
-    uint64_t drain; /* ns */
-    uint64_t exit_deadline; /* 0: not exiting */
+    uint64_t drain;               /* ns */
+    uint64_t exit_deadline;       /* 0: not exiting */
     struct sb_release *forgotten; /* the parent's, in a forked child */
 } registry = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -283,8 +283,9 @@ static void report(const struct sb_release *release)
     char line[1024], *clean = line;
     size_t len;
     const char *why = release->error.message;
-    int n = snprintf(line, sizeof line, "sandbar: not released at exit: %s %.256s%s%s%s\n", release->type->what,
-                     release->id, why[0] != '\0' ? " (" : "", why, why[0] != '\0' ? ")" : "");
+    int n = snprintf(line, sizeof line, "sandbar: not released at exit: %s %.256s%s%s%s\n",
+                     release->type->what, release->id, why[0] != '\0' ? " (" : "", why,
+                     why[0] != '\0' ? ")" : "");
     len = n < 0 ? 0 : n < (int)sizeof line ? (size_t)n : sizeof line - 1;
     int redacted = sb_redact(line, len, &clean, &len);
     if (redacted >= 0 && write(STDERR_FILENO, redacted ? clean : line, len) < 0)
@@ -293,8 +294,8 @@ static void report(const struct sb_release *release)
         free(clean);
 }
 
-/* Lock held. Waits until nothing is outstanding or the deadline has passed. In slices of real time, since a
- * condition variable that knows the monotonic clock is not to be had everywhere. */
+/* Lock held. Waits until nothing is outstanding or the deadline has passed. In slices of real time,
+ * since a condition variable that knows the monotonic clock is not to be had everywhere. */
 static void wait_for_end(uint64_t deadline)
 {
     while (registry.outstanding > 0 && sb_now() < deadline) {

@@ -1,9 +1,9 @@
 /* Secrets and the redactor.
  *
- * The redactor marks, in a mask as long as the text, every place where a live secret shows in one of its
- * forms, then replaces each marked run. Percent and JSON escapes are matched byte by byte, whichever bytes
- * were escaped; hex in either case; base64 by the characters that depend on the secret alone, at each of the
- * three positions it can have in a longer encoded text. */
+ * The redactor marks, in a mask as long as the text, every place where a live secret shows in one
+ * of its forms, then replaces each marked run. Percent and JSON escapes are matched byte by byte,
+ * whichever bytes were escaped; hex in either case; base64 by the characters that depend on the
+ * secret alone, at each of the three positions it can have in a longer encoded text. */
 #include "secret.h"
 
 #include <stdint.h>
@@ -95,7 +95,8 @@ static int hex_byte(const unsigned char *p)
     return high < 0 || low < 0 ? -1 : high << 4 | low;
 }
 
-/* Each decoder takes one byte from p (left > 0 bytes) and returns how many characters it was, 0: none. */
+/* Each decoder takes one byte from p (left > 0 bytes) and returns how many characters it was, 0:
+ * none. */
 static size_t plain_or_percent(const unsigned char *p, size_t left, unsigned char want)
 {
     if (*p == '%' && left >= 3 && hex_byte(p + 1) == want)
@@ -147,16 +148,17 @@ static void mark_decoded(struct text *t, const unsigned char *secret, size_t len
 /* The value (0-63) of a character in either base64 alphabet, -1 for others. */
 static int base64_value(unsigned char c)
 {
-    return c >= 'A' && c <= 'Z'     ? c - 'A'
-           : c >= 'a' && c <= 'z'   ? c - 'a' + 26
-           : c >= '0' && c <= '9'   ? c - '0' + 52
-           : c == '+' || c == '-'   ? 62
-           : c == '/' || c == '_'   ? 63
-                                    : -1;
+    return c >= 'A' && c <= 'Z'   ? c - 'A'
+           : c >= 'a' && c <= 'z' ? c - 'a' + 26
+           : c >= '0' && c <= '9' ? c - '0' + 52
+           : c == '+' || c == '-' ? 62
+           : c == '/' || c == '_' ? 63
+                                  : -1;
 }
 
-/* The i-th six bits of a text that has the secret after `skip` unknown bytes; -1 where the character depends
- * on unknown bits. `last` (the secret ends the text): missing bits at the end are 0. */
+/* The i-th six bits of a text that has the secret after `skip` unknown bytes; -1 where the
+ * character depends on unknown bits. `last` (the secret ends the text): missing bits at the end are
+ * 0. */
 static int six_bits(const unsigned char *secret, size_t len, size_t skip, size_t i, int last)
 {
     size_t bit = i * 6, byte = bit / 8, shift = bit % 8;
@@ -173,7 +175,8 @@ static int six_bits(const unsigned char *secret, size_t len, size_t skip, size_t
     return (int)(pair >> (10 - shift) & 63);
 }
 
-static void mark_base64(struct text *t, const unsigned char *secret, size_t len, size_t skip, int last)
+static void mark_base64(struct text *t, const unsigned char *secret, size_t len, size_t skip,
+                        int last)
 {
     size_t first = (skip * 8 + 5) / 6, bits = (skip + len) * 8;
     size_t end = last ? (bits + 5) / 6 : bits / 6;
@@ -181,12 +184,15 @@ static void mark_base64(struct text *t, const unsigned char *secret, size_t len,
         return;
     for (size_t from = 0; from + (end - first) <= t->len; from++) {
         size_t i = first;
-        while (i < end && base64_value(t->at[from + i - first]) == six_bits(secret, len, skip, i, last))
+        while (i < end &&
+               base64_value(t->at[from + i - first]) == six_bits(secret, len, skip, i, last))
             i++;
         if (i != end)
             continue;
-        /* with the characters beside it, which hold a few bits of the secret's first and last byte */
-        size_t low = from > 0 && first * 6 > skip * 8, high = from + (end - first) < t->len && end * 6 < bits;
+        /* with the characters beside it, which hold a few bits of the secret's first and
+         * last byte */
+        size_t low = from > 0 && first * 6 > skip * 8,
+               high = from + (end - first) < t->len && end * 6 < bits;
         mark(t, from - low, end - first + low + high);
     }
 }
@@ -235,7 +241,7 @@ int sb_redact(const char *data, size_t len, char **out, size_t *out_len)
     }
     int failed = live.head != NULL && len > 0 && t.mask == NULL;
     pthread_mutex_unlock(&live.lock);
-    if (!failed && t.hits) {
+    if (!failed && t.hits && t.mask != NULL) {
         *out_len = write_redacted(&t, NULL);
         *out = malloc(*out_len + 1);
         failed = *out == NULL;

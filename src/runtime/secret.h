@@ -1,4 +1,5 @@
-/* Secrets: byte strings that are wiped when freed, and known to the redactor as long as they live. */
+/* Secrets: byte strings that are wiped when freed, and known to the redactor as long as
+ * they live. */
 #ifndef SB_SECRET_H
 #define SB_SECRET_H
 
@@ -12,9 +13,9 @@ struct sb_secret *sb_secret_join(const void *a, size_t alen, const void *b, size
 void sb_secret_free(struct sb_secret *secret);
 const char *sb_secret_data(const struct sb_secret *secret, size_t *len);
 
-/* Replaces every live secret in `data`, plain or in base64, base64url, hex, percent or JSON escapes, by
- * "[redacted]". 0: nothing to replace. 1: *out is malloc'ed, zero-terminated, *out_len bytes. -1: out of
- * memory. */
+/* Replaces every live secret in `data`, plain or in base64, base64url, hex, percent or JSON
+ * escapes, by "[redacted]". 0: nothing to replace. 1: *out is malloc'ed, zero-terminated, *out_len
+ * bytes. -1: out of memory. */
 int sb_redact(const char *data, size_t len, char **out, size_t *out_len);
 
 #endif

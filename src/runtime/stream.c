@@ -1,9 +1,11 @@
-/* Streams. A reader is served from the buffer by whichever thread fills it: the asker when it asks, the I/O
- * thread when the descriptor becomes readable. Only the I/O thread writes, since only there SIGPIPE is blocked.
+/* Streams. A reader is served from the buffer by whichever thread fills it: the asker when it asks,
+ * the I/O thread when the descriptor becomes readable. Only the I/O thread writes, since only there
+ * SIGPIPE is blocked.
  *
- * References: the holders', and one for each open operation and for the post while it is queued. The loop holds
- * none: when the last reference goes, `destroy` sends the stream to the I/O thread to be unwatched and freed.
- * Operations to be completed are collected under the lock and completed after it. */
+ * References: the holders', and one for each open operation and for the post while it is queued.
+ * The loop holds none: when the last reference goes, `destroy` sends the stream to the I/O thread
+ * to be unwatched and freed. Operations to be completed are collected under the lock and completed
+ * after it. */
 #include "stream.h"
 
 #include <errno.h>
@@ -32,7 +34,7 @@ struct chunk {
 
 struct sb_stream {
     struct sb_object object;
-    pthread_mutex_t lock; /* guards the rest */
+    pthread_mutex_t lock;    /* guards the rest */
     struct sb_source source; /* owns the descriptor; only the I/O thread closes it */
     struct sb_transfer transfer;
     int readable, writable;
@@ -52,9 +54,9 @@ struct sb_stream {
     int half_close; /* asked for: after the queue */
     int half_closed;
 
-    int closed; /* asked for; the descriptor goes at the next turn */
-    int paused; /* reading, at the high mark */
-    int added;  /* to the loop; the I/O thread's */
+    int closed;  /* asked for; the descriptor goes at the next turn */
+    int paused;  /* reading, at the high mark */
+    int added;   /* to the loop; the I/O thread's */
     int started; /* was ever posted */
     int posted;
     struct sb_post post;
@@ -71,7 +73,8 @@ static size_t limit(const struct sb_stream *s)
     return need > s->high ? need : s->high;
 }
 
-/* Room for `room` bytes behind the unread ones. Moves them only when that frees more than it moves. */
+/* Room for `room` bytes behind the unread ones. Moves them only when that frees more than
+ * it moves. */
 static int make_room(struct sb_stream *s, size_t room)
 {
     if (s->cap - s->start - s->len >= room)
@@ -105,7 +108,8 @@ static void drop_buffer(struct sb_stream *s)
 static void fill(struct sb_stream *s)
 {
     size_t most = limit(s), turn = 0;
-    while (s->readable && !s->closed && !s->eof && s->read_error == 0 && s->len < most && turn < TURN_MOST) {
+    while (s->readable && !s->closed && !s->eof && s->read_error == 0 && s->len < most &&
+           turn < TURN_MOST) {
         size_t room = most - s->len < s->room ? most - s->len : s->room;
         if (make_room(s, room) < 0) {
             s->read_error = ENOMEM;
@@ -410,13 +414,15 @@ static void destroy(struct sb_object *object)
         free_stream(s);
     } else {
         s->post.fn = free_on_loop;
-        sb_loop_post_node(&s->post, NULL); /* refused when the process exits: then it may as well stay */
+        sb_loop_post_node(&s->post,
+                          NULL); /* refused when the process exits: then it may as well stay */
     }
 }
 
 const struct sb_object_type sb_stream_type = {"stream", destroy};
 
-struct sb_stream *sb_stream_new(int fd, int readable, int writable, size_t high, struct sb_error *err)
+struct sb_stream *sb_stream_new(int fd, int readable, int writable, size_t high,
+                                struct sb_error *err)
 {
     struct sb_stream *s = calloc(1, sizeof *s);
     if (s == NULL) {
@@ -460,7 +466,8 @@ static void cancel_read(struct sb_op *op, void *owner)
     sb_object_unref(s);
 }
 
-struct sb_op *sb_stream_read(struct sb_stream *s, struct sb_mailbox *mailbox, enum sb_read_mode mode, size_t n)
+struct sb_op *sb_stream_read(struct sb_stream *s, struct sb_mailbox *mailbox,
+                             enum sb_read_mode mode, size_t n)
 {
     struct sb_op *op = sb_op_new(mailbox, cancel_read, s);
     int done = 1;
@@ -495,7 +502,8 @@ struct sb_op *sb_stream_read(struct sb_stream *s, struct sb_mailbox *mailbox, en
     return op;
 }
 
-int sb_stream_try_read(struct sb_stream *s, enum sb_read_mode mode, size_t n, struct sb_result *result)
+int sb_stream_try_read(struct sb_stream *s, enum sb_read_mode mode, size_t n,
+                       struct sb_result *result)
 {
     if (is_forked(s)) {
         sb_fail(&result->error, SB_ERR_FORKED, "made before this process was forked");
@@ -568,7 +576,8 @@ static int refuse_write(const struct sb_stream *s, struct sb_error *err)
     return 0;
 }
 
-struct sb_op *sb_stream_write(struct sb_stream *s, struct sb_mailbox *mailbox, const void *data, size_t len)
+struct sb_op *sb_stream_write(struct sb_stream *s, struct sb_mailbox *mailbox, const void *data,
+                              size_t len)
 {
     struct chunk *chunk = len < SIZE_MAX - sizeof *chunk ? malloc(sizeof *chunk + len) : NULL;
     struct sb_op *op = chunk != NULL ? sb_op_new(mailbox, cancel_write, chunk) : NULL;

@@ -1,10 +1,11 @@
 /* A bounded byte queue between a descriptor and a Lua state.
  *
- * Reading: the I/O thread fills the buffer up to its high mark and stops watching the descriptor until
- * the reader has taken it below the low mark; so a slow reader stops the writing process through the
- * kernel's pipe. Writing: chunks queue here and drain as the descriptor takes them. The descriptor comes
- * from a sandbox: its O_NONBLOCK flag may be cleared by the other side at any time, so all transfers use
- * RWF_NOWAIT (pipes) or MSG_DONTWAIT (sockets). A stream is an sb_object; one lock guards its buffer. */
+ * Reading: the I/O thread fills the buffer up to its high mark and stops watching the descriptor
+ * until the reader has taken it below the low mark; so a slow reader stops the writing process
+ * through the kernel's pipe. Writing: chunks queue here and drain as the descriptor takes them. The
+ * descriptor comes from a sandbox: its O_NONBLOCK flag may be cleared by the other side at any
+ * time, so all transfers use RWF_NOWAIT (pipes) or MSG_DONTWAIT (sockets). A stream is an
+ * sb_object; one lock guards its buffer. */
 #ifndef SB_STREAM_H
 #define SB_STREAM_H
 
@@ -15,26 +16,29 @@ extern const struct sb_object_type sb_stream_type;
 
 /* Takes over fd in every case. `readable`/`writable` tell the directions it will be used in.
  * Started (watched) by the first operation or try. */
-struct sb_stream *sb_stream_new(int fd, int readable, int writable, size_t high, struct sb_error *err);
+struct sb_stream *sb_stream_new(int fd, int readable, int writable, size_t high,
+                                struct sb_error *err);
 
 enum sb_read_mode {
-    SB_READ_SOME, /* what is there, at least one byte, at most `n` */
+    SB_READ_SOME,  /* what is there, at least one byte, at most `n` */
     SB_READ_EXACT, /* `n` bytes, fewer only at the end */
-    SB_READ_LINE,  /* through a newline (included), or the rest at the end; above `n` bytes LimitExceeded,
-                      nothing consumed */
-    SB_READ_ALL,   /* to the end; above `n` bytes LimitExceeded, nothing consumed */
+    SB_READ_LINE,  /* through a newline (included), or the rest at the end */
+    SB_READ_ALL,   /* to the end */
 };
 
-/* Completes with bytes, or with bytes = NULL and no error at the end. A cancelled or failed read has
- * consumed nothing. One reader at a time: a second gets Busy. `try` answers at once: 1 done (result
- * filled), 0 would wait. */
+/* Completes with bytes, or with bytes = NULL and no error when there are none before the end, in
+ * any mode. Lines and ALL above `n` bytes: LimitExceeded. A cancelled or failed read has consumed
+ * nothing. One reader at a time: a second gets Busy. `try` answers at once: 1 done
+ * (result filled), 0 would wait. */
 struct sb_op *sb_stream_read(struct sb_stream *stream, struct sb_mailbox *mailbox,
                              enum sb_read_mode mode, size_t n);
-int sb_stream_try_read(struct sb_stream *stream, enum sb_read_mode mode, size_t n, struct sb_result *result);
+int sb_stream_try_read(struct sb_stream *stream, enum sb_read_mode mode, size_t n,
+                       struct sb_result *result);
 
 /* Completes when all bytes were taken by the kernel (number = how many, also on failure or cancel).
  * The data is copied before the call returns. EPIPE is Closed. */
-struct sb_op *sb_stream_write(struct sb_stream *stream, struct sb_mailbox *mailbox, const void *data, size_t len);
+struct sb_op *sb_stream_write(struct sb_stream *stream, struct sb_mailbox *mailbox,
+                              const void *data, size_t len);
 
 /* Half-close after what is queued has been written; for read ends: stop and close. Idempotent, any
  * thread, never waits. */

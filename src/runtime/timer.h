@@ -1,4 +1,5 @@
-/* The heap of timers of the I/O thread; everything here is [io]. Setting and clearing are in loop.h. */
+/* The heap of timers of the I/O thread; everything here is [io]. Setting and clearing are in
+ * loop.h. */
 #ifndef SB_TIMER_H
 #define SB_TIMER_H
 

@@ -132,7 +132,8 @@ static ssize_t write_once(struct sb_transfer *t, int fd, const void *buf, size_t
 
 static int refused(const struct sb_transfer *t)
 {
-    return t->how == SB_TRANSFER_NOWAIT && (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL);
+    return t->how == SB_TRANSFER_NOWAIT &&
+           (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL);
 }
 
 ssize_t sb_transfer_read(struct sb_transfer *t, int fd, void *buf, size_t len)

@@ -63,6 +63,7 @@ describe("a leash", function()
 
   it("fails when nobody connects", function()
     local op, path = core.leash()
+    wait.sleep(0) -- the I/O thread has begun to listen
     core.advance(31)
     assert.equal("Unavailable", select(2, wait.op(op, 5, "leash")).kind)
     assert.is_true(vanished(path))

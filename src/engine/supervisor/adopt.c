@@ -75,7 +75,11 @@ static void adopt(const char *id, int dir)
     struct sb_record rec;
     struct stat st;
     int rc = fstatat(dir, "record", &st, AT_SYMLINK_NOFOLLOW);
+    int64_t noted_pid;
+    sb_autofd int noted = sb_note_open(dir, &noted_pid);
     if (rc < 0 ? errno == ENOENT : st.st_size == 0) {
+        if (noted >= 0)
+            pidfd_send_signal(noted, SIGKILL, NULL, 0);
         sb_trash_put(sup.boxes, id); /* a create that got no further than its directory */
         return;
     }
@@ -94,10 +98,11 @@ static void adopt(const char *id, int dir)
         return;
     }
     /* A create or resume under way when its supervisor died. */
-    if (pidfd >= 0) {
+    if (noted >= 0)
+        pidfd_send_signal(noted, SIGKILL, NULL, 0);
+    if (pidfd >= 0)
         pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
-        sb_close(&pidfd);
-    }
+    sb_close(&pidfd);
     b->rec.range = -1;
     if (state == SB_BOX_CREATING || (state == SB_BOX_RUNNING && b->rec.owned))
         drop_dir(b);

@@ -284,6 +284,19 @@ static int set_limit(struct sb_birth *b, int what, uint64_t soft, uint64_t hard)
     return 0;
 }
 
+static long write_note(struct sb_birth *b)
+{
+    struct stat st;
+    long fd = sb_sys(pidfd_open, b->pid, 0);
+    if (fd < 0)
+        return fd;
+    long rc = sb_sys(fstat, fd, &st);
+    sb_sys(close, fd);
+    b->note.pid = b->pid;
+    b->note.inode = st.st_ino;
+    return rc < 0 ? rc : sb_sys(pwrite64, SB_FD_NOTE, &b->note, sizeof b->note, 0);
+}
+
 static int stage(void *arg)
 {
     struct sb_birth *b = arg;
@@ -315,11 +328,13 @@ static int stage(void *arg)
     long pid;
     TRY(b, "clone", pid = sb_raw_clone3(&args, sizeof args, child, b));
     b->pid = (pid_t)pid;
-    long rc = write_map(b->pid, "/gid_map", b->map);
+    long rc = write_note(b);
+    if (rc >= 0)
+        rc = write_map(b->pid, "/gid_map", b->map);
     if (rc >= 0)
         rc = write_map(b->pid, "/uid_map", b->map);
     if (rc < 0) {
-        b->step = "id maps";
+        b->step = "birth note or id maps";
         b->err = (int)-rc;
     }
     b->go = rc >= 0 ? 1 : -1; /* from here on `step` and `err` are the child's */

@@ -15,11 +15,21 @@ enum {
     SB_FD_CONTROL,
     SB_FD_LISTEN,
     SB_FD_IMAGE,
+    SB_FD_NOTE,
     SB_FD_TREE, /* SB_TREES_MAX of them */
     SB_FD_END = SB_FD_TREE + SB_TREES_MAX,
 };
 
 enum { SB_STACK = 16384 };
+
+/* What <id>/birth holds: the process that is about to be pid 1. The stage writes it before the child
+ * may go on, so that whoever finds a sandbox without a record knows what to kill. */
+struct sb_note {
+    char magic[8]; /* "SBBIRTH1" */
+    char host_boot[40];
+    int64_t pid;
+    uint64_t inode;
+};
 
 /* Shared between the supervisor, the stage and the child until the child's exec; one per create under
  * way, reused. The supervisor fills the first part and may read the second once its pidfd reports or
@@ -34,6 +44,7 @@ struct sb_birth {
     uint64_t processes, files; /* limits */
     bool allow_setuid, single;
     const char *hostname;
+    struct sb_note note;
 
     const char *volatile step;
     volatile int err;

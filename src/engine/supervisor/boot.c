@@ -34,7 +34,8 @@ static int place_all(const struct sb_slot *s, int control)
 {
     if (place(s->layers.root, SB_FD_ROOT) < 0 || place(s->device, SB_FD_DEV) < 0 ||
         place(s->boot_id, SB_FD_BOOT_ID) < 0 || place(control, SB_FD_CONTROL) < 0 ||
-        place(s->listener, SB_FD_LISTEN) < 0 || place(sup.image, SB_FD_IMAGE) < 0)
+        place(s->listener, SB_FD_LISTEN) < 0 || place(sup.image, SB_FD_IMAGE) < 0 ||
+        place(s->note, SB_FD_NOTE) < 0)
         return -1;
     for (int i = 0; i < s->layers.trees; i++)
         if (place(s->layers.tree[i], SB_FD_TREE + i) < 0)
@@ -57,6 +58,8 @@ static void fill_birth(struct sb_birth *birth, const struct sb_box *b, const str
     birth->files = b->rec.limit_files;
     birth->allow_setuid = b->rec.allow_setuid;
     birth->single = sup.mode == SB_MODE_SINGLE;
+    memcpy(birth->note.magic, "SBBIRTH1", sizeof birth->note.magic);
+    memcpy(birth->note.host_boot, sup.host_boot, sizeof birth->note.host_boot);
     birth->hostname = b->rec.hostname != NULL ? b->rec.hostname : "sandbox";
 }
 
@@ -119,10 +122,8 @@ static int start(struct sb_box *b, struct sb_slot *s, struct sb_failure *f)
     b->rec.sub_gid = sup.sub_gid;
     b->rec.sub_count = sup.sub_count;
     b->rec.mode = sup.mode;
-    /* Meanwhile it executes: this costs nobody time. */
-    if (sb_ident_of(b->proc.fd, birth->pid, &b->rec.pid1) < 0 || sb_box_save(b) < 0) {
-        if (b->why.kind == NULL)
-            sb_failed_errno(&b->why, "record", "cannot write the record");
+    if (sb_ident_of(b->proc.fd, birth->pid, &b->rec.pid1) < 0) {
+        sb_failed_errno(&b->why, "clone", "pid 1 has no identity");
         sb_guest_kill(b, NULL);
     }
     return 0;
@@ -145,7 +146,11 @@ static int outfit(struct sb_box *b, struct sb_slot *s, int dir, const struct sb_
     if (sb_layers_make(&s->layers, s, dir, t, b->rec.allow_setuid, f) < 0)
         return -1;
     s->listener = sb_slot_listen(dir);
-    return s->listener < 0 ? sb_failed_errno(f, "listener", "bind") : 0;
+    if (s->listener < 0)
+        return sb_failed_errno(f, "listener", "bind");
+    sb_close(&s->note);
+    s->note = sb_slot_note(dir);
+    return s->note < 0 ? sb_failed_errno(f, "record", "cannot write the birth note") : 0;
 }
 
 static int taken(struct sb_box *b, struct sb_failure *f)

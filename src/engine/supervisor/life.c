@@ -3,6 +3,7 @@
 #include "life.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -67,11 +68,18 @@ static void remove_and_forget(struct sb_box *b)
 
 void sb_life_destroy(struct sb_box *b)
 {
+    bool again = b->goal == SB_GOAL_DESTROY;
     b->goal = SB_GOAL_DESTROY;
-    if (b->proc.fd >= 0)
-        sb_guest_kill(b, NULL);
-    else
+    if (b->proc.fd < 0) {
         remove_and_forget(b);
+        return;
+    }
+    /* Without a record it is a leftover for a successor, should this supervisor end now. */
+    char path[SB_ID_MAX + 16];
+    snprintf(path, sizeof path, "%s/record", b->rec.id);
+    if (!again)
+        unlinkat(sup.boxes, path, 0);
+    sb_guest_kill(b, NULL);
 }
 
 int sb_life_pause(struct sb_box *b, struct sb_failure *f)
@@ -227,7 +235,7 @@ static void patience_ended(struct sb_box *b)
 {
     b->step_due_ms = 0;
     if (!b->dying) {
-        sb_guest_kill(b, b->goal == SB_GOAL_NONE ? "it did not say hello in time" : NULL);
+        sb_guest_kill(b, b->goal == SB_GOAL_NONE ? "it did not start in time" : NULL);
         return;
     }
     /* SIGKILL does not reach it: it hangs in the kernel. The id stays taken until it ends. */

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "birth.h"
+
 enum { RECORD_VERSION = 1, RECORD_MAX = 1 << 20, ROUND = 1024 };
 
 enum private_tag {
@@ -272,6 +274,23 @@ static int take_fields(struct sb_record *r, const struct sb_reader *in)
     take_ident(in, T_PID1, &r->pid1);
     take_ident(in, T_OWNER, &r->owner);
     return 0;
+}
+
+int sb_note_open(int dir, int64_t *pid)
+{
+    struct sb_note note;
+    size_t n = 0;
+    sb_autofree char *text = sb_read_at(dir, "birth", sizeof note, &n);
+    if (text == NULL || n != sizeof note)
+        return -1;
+    memcpy(&note, text, n);
+    if (memcmp(note.magic, "SBBIRTH1", sizeof note.magic) != 0 ||
+        strncmp(note.host_boot, sup.host_boot, sizeof note.host_boot) != 0)
+        return -1;
+    /* Where the inode does not say enough (before Linux 6.9) the note is of no use. */
+    *pid = note.pid;
+    struct sb_ident id = {note.pid, note.inode, 0};
+    return sb_ident_open(&id);
 }
 
 int sb_record_read(struct sb_record *r, int dir, const char *id)

@@ -55,6 +55,8 @@ int sb_record_put(const struct sb_record *r, int fd);
 int sb_record_read(struct sb_record *r, int dir, const char *id);
 /* The fields a caller may see. */
 void sb_record_show(const struct sb_record *r, struct sb_packer *p);
+/* A pidfd of the process in <dir>/birth, if that still lives; -1 otherwise. */
+int sb_note_open(int dir, int64_t *pid);
 const char *sb_state_name(enum sb_state s);
 
 #endif

@@ -198,6 +198,26 @@ static void read_maps(void)
     }
 }
 
+/* Of the user namespace of the sandbox's pid 1, if that lives. */
+static int grandparent(int dir, const char *id)
+{
+    struct sb_record r;
+    int64_t pid = 0;
+    /* The newest first: a half-made one must be reached as well, to be killed. */
+    sb_autofd int pidfd = sb_note_open(dir, &pid);
+    if (pidfd < 0 && sb_record_read(&r, dir, id) == 0) {
+        if (strcmp(r.host_boot, sup.host_boot) == 0)
+            pidfd = sb_ident_open(&r.pid1);
+        pid = r.pid1.pid;
+        sb_record_free(&r);
+    }
+    char path[48];
+    snprintf(path, sizeof path, "/proc/%d/ns/user", (int)pid);
+    sb_autofd int inner = pidfd < 0 ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    sb_autofd int outer = inner < 0 ? -1 : ioctl(inner, NS_GET_PARENT);
+    return outer < 0 ? -1 : ioctl(outer, NS_GET_PARENT);
+}
+
 /* S, from any living pid 1 of this state root; -1 when none lives. */
 static int find_living(void)
 {
@@ -209,20 +229,11 @@ static int find_living(void)
         return -1;
     }
     for (struct dirent *e; found < 0 && (e = readdir(d)) != NULL;) {
-        struct sb_record r;
-        char path[48];
         if (e->d_name[0] == '.')
             continue;
         sb_autofd int dir = openat(sup.boxes, e->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (dir < 0 || sb_record_read(&r, dir, e->d_name) < 0)
-            continue;
-        sb_autofd int pidfd = strcmp(r.host_boot, sup.host_boot) == 0 ? sb_ident_open(&r.pid1) : -1;
-        snprintf(path, sizeof path, "/proc/%d/ns/user", (int)r.pid1.pid);
-        sb_autofd int inner = pidfd < 0 ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-        sb_autofd int outer = inner < 0 ? -1 : ioctl(inner, NS_GET_PARENT);
-        if (outer >= 0)
-            found = ioctl(outer, NS_GET_PARENT);
-        sb_record_free(&r);
+        if (dir >= 0)
+            found = grandparent(dir, e->d_name);
     }
     closedir(d);
     return found;

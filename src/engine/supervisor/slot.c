@@ -313,6 +313,11 @@ int sb_slot_make_dirs(int dir, const struct sb_template *t, struct sb_failure *f
     return 0;
 }
 
+int sb_slot_note(int dir)
+{
+    return openat(dir, "birth", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+}
+
 void sb_slot_clean_works(int dir)
 {
     static const char *const work[] = {"w", "usr.w"};
@@ -397,7 +402,8 @@ static int prepare(struct sb_slot *s, struct sb_failure *f)
     if (s->listener < 0)
         return sb_failed_errno(f, "listener", "bind");
     s->record = openat(s->dir, "record", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    return s->record < 0 ? sb_failed_errno(f, "record", "create") : 0;
+    s->note = sb_slot_note(s->dir);
+    return s->record < 0 || s->note < 0 ? sb_failed_errno(f, "record", "create") : 0;
 }
 
 static struct sb_slot *make(bool prepared, struct sb_failure *f)
@@ -407,7 +413,7 @@ static struct sb_slot *make(bool prepared, struct sb_failure *f)
         sb_failed(f, NULL, ENOMEM, "slot", "memory");
         return NULL;
     }
-    s->user = s->net = s->device = s->boot_id = s->dir = s->listener = s->record = s->layers.root = -1;
+    s->user = s->net = s->device = s->boot_id = s->dir = s->listener = s->record = s->note = s->layers.root = -1;
     s->group.dir = -1;
     s->range = take_range();
     if (s->range < 0 && sup.mode == SB_MODE_ROOT) {
@@ -453,6 +459,7 @@ void sb_slot_drop(struct sb_slot *s)
     sb_close(&s->dir);
     sb_close(&s->listener);
     sb_close(&s->record);
+    sb_close(&s->note);
     sb_layers_close(&s->layers);
     sb_cgroup_remove(&s->group);
     if (s->dir_name[0] != '\0')

@@ -31,7 +31,8 @@ struct sb_slot {
     /* A directory for a new sandbox of the base template, below <root>/v1/p, with its mounts made
      * and its listener bound. "" and -1: not prepared. */
     char dir_name[20];
-    int dir, listener, record; /* record: its empty file */
+    int dir, listener;
+    int record, note; /* its empty files */
     struct sb_layers layers;
 };
 
@@ -63,5 +64,6 @@ int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
                    const struct sb_template *t, bool allow_setuid, struct sb_failure *f);
 void sb_layers_close(struct sb_layers *l);
 int sb_slot_listen(int dir); /* binds <dir>/sock */
+int sb_slot_note(int dir);   /* opens <dir>/birth, empty */
 
 #endif

@@ -47,6 +47,7 @@ local function find(list, wanted)
       return pair[2]
     end
   end
+  return nil
 end
 
 -- The request's body: nil, or a function that gives it piece by piece (a chunked one is read first, nginx

@@ -28,31 +28,32 @@ static int ask(struct box *b)
     return ask_with(b, -1);
 }
 
-#define OK(op, path, ...)                                                                           \
-    do {                                                                                            \
-        file_op(op, path);                                                                          \
-        __VA_ARGS__;                                                                                \
-        int type_ = ask(b);                                                                         \
-        CHECK(type_ == SB_REPLY, "%s: type %d %s %s errno %ld at %s", #op, type_, text(&fa, SB_F_KIND), \
-              text(&fa, SB_F_MESSAGE), (long)num(&fa, SB_F_ERRNO), text(&fa, SB_F_PATH));            \
+#define OK(op, path, ...)                                                                \
+    do {                                                                                 \
+        file_op(op, path);                                                               \
+        __VA_ARGS__;                                                                     \
+        int type_ = ask(b);                                                              \
+        CHECK(type_ == SB_REPLY, "%s: type %d %s %s errno %ld at %s", #op, type_,        \
+              text(&fa, SB_F_KIND), text(&fa, SB_F_MESSAGE), (long)num(&fa, SB_F_ERRNO), \
+              text(&fa, SB_F_PATH));                                                     \
     } while (0)
-#define ERR(code, op, path, ...)                                                                    \
-    do {                                                                                            \
-        double t_ = now();                                                                          \
-        file_op(op, path);                                                                          \
-        __VA_ARGS__;                                                                                \
-        int type_ = ask(b);                                                                         \
-        CHECK(type_ == SB_ERROR && num(&fa, SB_F_ERRNO) == (code), "%s: type %d errno %ld %s", #op, type_, \
-              (long)num(&fa, SB_F_ERRNO), text(&fa, SB_F_MESSAGE));                                  \
-        CHECK(now() - t_ < 1, "%s took long", #op);                                                 \
+#define ERR(code, op, path, ...)                                                               \
+    do {                                                                                       \
+        double t_ = now();                                                                     \
+        file_op(op, path);                                                                     \
+        __VA_ARGS__;                                                                           \
+        int type_ = ask(b);                                                                    \
+        CHECK(type_ == SB_ERROR && num(&fa, SB_F_ERRNO) == (code), "%s: type %d errno %ld %s", \
+              #op, type_, (long)num(&fa, SB_F_ERRNO), text(&fa, SB_F_MESSAGE));                \
+        CHECK(now() - t_ < 1, "%s took long", #op);                                            \
     } while (0)
-#define KIND(kind, op, path, ...)                                                                   \
-    do {                                                                                            \
-        file_op(op, path);                                                                          \
-        __VA_ARGS__;                                                                                \
-        int type_ = ask(b);                                                                         \
-        CHECK(type_ == SB_ERROR && same(text(&fa, SB_F_KIND), kind), "%s: type %d %s", #op, type_,   \
-              text(&fa, SB_F_KIND));                                                                \
+#define KIND(kind, op, path, ...)                                                                  \
+    do {                                                                                           \
+        file_op(op, path);                                                                         \
+        __VA_ARGS__;                                                                               \
+        int type_ = ask(b);                                                                        \
+        CHECK(type_ == SB_ERROR && same(text(&fa, SB_F_KIND), kind), "%s: type %d %s", #op, type_, \
+              text(&fa, SB_F_KIND));                                                               \
     } while (0)
 #define U(tag, v) sb_pack_u64(&fp, SB_F_##tag, v)
 #define S(tag, v) sb_pack_str(&fp, SB_F_##tag, v)
@@ -131,15 +132,18 @@ static void test_files(struct box *b)
     /* write: bytes, empty, shorter, parents, modes, owners */
     OK(SB_FILE_WRITE, at(b, "a/b/c/f"), U(PARENTS, 1); sb_pack_bytes(&fp, SB_F_DATA, all, 256));
     CHECK(content_is(at(b, "a/b/c/f"), all, 256), "content");
-    CHECK(same(text(&fa, SB_F_FTYPE), "file") && num(&fa, SB_F_SIZE) == 256 && num(&fa, SB_F_MODE) == 0644 &&
-              num(&fa, SB_F_UID) == 1000 && same(text(&fa, SB_F_NAME), "f"),
+    CHECK(same(text(&fa, SB_F_FTYPE), "file") && num(&fa, SB_F_SIZE) == 256 &&
+              num(&fa, SB_F_MODE) == 0644 && num(&fa, SB_F_UID) == 1000 &&
+              same(text(&fa, SB_F_NAME), "f"),
           "entry %s", text(&fa, SB_F_NAME));
-    CHECK(stat(at(b, "a/b"), &st) == 0 && (st.st_mode & 07777) == 0755 && st.st_uid == 1000, "parents %o", st.st_mode);
+    CHECK(stat(at(b, "a/b"), &st) == 0 && (st.st_mode & 07777) == 0755 && st.st_uid == 1000,
+          "parents %o", st.st_mode);
     OK(SB_FILE_WRITE, at(b, "a/b/c/f"), S(DATA, ""));
     CHECK(content_is(at(b, "a/b/c/f"), "", 0), "empty");
     chmod(at(b, "a/b/c/f"), 0751);
     OK(SB_FILE_WRITE, at(b, "a/b/c/f"), S(DATA, "xyz"));
-    CHECK(stat(at(b, "a/b/c/f"), &st) == 0 && (st.st_mode & 07777) == 0751 && st.st_size == 3, "keeps its mode: %o", st.st_mode);
+    CHECK(stat(at(b, "a/b/c/f"), &st) == 0 && (st.st_mode & 07777) == 0751 && st.st_size == 3,
+          "keeps its mode: %o", st.st_mode);
     OK(SB_FILE_WRITE, at(b, "a/b/c/f"), S(DATA, "xyz"); U(MODE, 0600));
     CHECK(stat(at(b, "a/b/c/f"), &st) == 0 && (st.st_mode & 07777) == 0600, "asked mode");
     OK(SB_FILE_WRITE, at(b, "a/b/c/f"), S(DATA, "root"); ROOT);
@@ -149,7 +153,8 @@ static void test_files(struct box *b)
     write_file(at(b, "shared"), "old old old");
     chmod(at(b, "shared"), 0666);
     OK(SB_FILE_WRITE, at(b, "shared"), S(DATA, "new"));
-    CHECK(stat(at(b, "shared"), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0666 && content_is(at(b, "shared"), "new", 3),
+    CHECK(stat(at(b, "shared"), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0666 &&
+              content_is(at(b, "shared"), "new", 3),
           "another's writable file keeps its owner");
     write_file(at(b, "locked"), "keep");
     ERR(EACCES, SB_FILE_WRITE, at(b, "locked"), S(DATA, "x"));
@@ -175,7 +180,9 @@ static void test_files(struct box *b)
     /* links */
     symlink("given", at(b, "link"));
     OK(SB_FILE_WRITE, at(b, "link"), S(DATA, "through"));
-    CHECK(lstat(at(b, "link"), &st) == 0 && S_ISLNK(st.st_mode) && content_is(at(b, "given"), "through", 7), "through the link");
+    CHECK(lstat(at(b, "link"), &st) == 0 && S_ISLNK(st.st_mode) &&
+              content_is(at(b, "given"), "through", 7),
+          "through the link");
     symlink("sub/deep", at(b, "dangling"));
     mkdir(at(b, "sub"), 0777);
     chown(at(b, "sub"), 1000, 1000);
@@ -186,7 +193,8 @@ static void test_files(struct box *b)
     ERR(ELOOP, SB_FILE_WRITE, at(b, "loop1"), S(DATA, "x"));
     ERR(EEXIST, SB_FILE_WRITE, at(b, "loop1"), S(DATA, "x"); U(EXCLUSIVE, 1));
     OK(SB_FILE_STAT, at(b, "link"), U(NOFOLLOW, 1));
-    CHECK(same(text(&fa, SB_F_FTYPE), "link") && same(text(&fa, SB_F_TARGET), "given"), "stat of a link");
+    CHECK(same(text(&fa, SB_F_FTYPE), "link") && same(text(&fa, SB_F_TARGET), "given"),
+          "stat of a link");
     OK(SB_FILE_STAT, at(b, "link"));
     CHECK(same(text(&fa, SB_F_FTYPE), "file"), "stat through a link");
     OK(SB_FILE_READLINK, at(b, "link"));
@@ -222,7 +230,8 @@ static void test_files(struct box *b)
     OK(SB_FILE_OPEN, at(b, "secret"), U(OFLAGS, O_RDONLY); ROOT);
     if (fa.nfds == 1)
         close(fa.fds[0]);
-    OK(SB_FILE_OPEN, at(b, "op/en"), U(OFLAGS, O_RDWR | O_CREAT | O_EXCL); U(MODE, 0640); U(PARENTS, 1));
+    OK(SB_FILE_OPEN, at(b, "op/en"), U(OFLAGS, O_RDWR | O_CREAT | O_EXCL); U(MODE, 0640);
+       U(PARENTS, 1));
     CHECK(fa.nfds == 1 && num(&fa, SB_F_MODE) == 0640, "mode");
     if (fa.nfds == 1)
         close(fa.fds[0]);
@@ -240,7 +249,8 @@ static void test_files(struct box *b)
         CHECK(count_in(b->dir) == n + round, "nothing shows before the commit");
         file_op(SB_FILE_COMMIT, path);
         S(TOKEN, token);
-        CHECK(ask_with(b, fd) == SB_REPLY && num(&fa, SB_F_SIZE) == 5, "commit: %s", text(&fa, SB_F_MESSAGE));
+        CHECK(ask_with(b, fd) == SB_REPLY && num(&fa, SB_F_SIZE) == 5, "commit: %s",
+              text(&fa, SB_F_MESSAGE));
         CHECK(content_is(path, "whole", 5) && count_in(b->dir) == n + 1, "committed");
         close(fd);
     }
@@ -252,7 +262,9 @@ static void test_files(struct box *b)
         write_file(at(b, "once"), "first");
         file_op(SB_FILE_COMMIT, at(b, "once"));
         S(TOKEN, token);
-        CHECK(ask_with(b, fd) == SB_ERROR && num(&fa, SB_F_ERRNO) == EEXIST && content_is(at(b, "once"), "first", 5), "exclusive");
+        CHECK(ask_with(b, fd) == SB_ERROR && num(&fa, SB_F_ERRNO) == EEXIST &&
+                  content_is(at(b, "once"), "first", 5),
+              "exclusive");
         OK(SB_FILE_ABORT, at(b, "once"), S(TOKEN, token));
         close(fd);
         KIND("InvalidArgument", SB_FILE_ABORT, at(b, "once"), S(TOKEN, "n-../given"));
@@ -263,16 +275,18 @@ static void test_files(struct box *b)
     run_free(&r);
 
     /* odd names */
-    static const char *const odd[] = {"a b", "a+b", "a%20b", "100%", "a#b", "a?b=c&d", "-rf", "--help", "a;id", "$(id)",
-                                      "a'b\"c", "a\\b", ".hidden", "..x", "...", "\346\227\245", "~", "~x", "\n", "\377\376"};
+    static const char *const odd[] = {"a b",          "a+b",  "a%20b",   "100%", "a#b",
+                                      "a?b=c&d",      "-rf",  "--help",  "a;id", "$(id)",
+                                      "a'b\"c",       "a\\b", ".hidden", "..x",  "...",
+                                      "\346\227\245", "~",    "~x",      "\n",   "\377\376"};
     OK(SB_FILE_MKDIR, at(b, "odd"), U(MODE, 0755));
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         char path[512], second[512];
         snprintf(path, sizeof path, "%s/odd/%s", b->dir, odd[i]);
         snprintf(second, sizeof second, "%s/odd/%s2", b->dir, odd[i]);
         OK(SB_FILE_WRITE, path, S(DATA, odd[i]));
-        CHECK(list_names(b, at(b, "odd"), 1, names, sizeof names) == 1 && strlen(names) == strlen(odd[i]) + 1 &&
-                  memcmp(names, odd[i], strlen(odd[i])) == 0,
+        CHECK(list_names(b, at(b, "odd"), 1, names, sizeof names) == 1 &&
+                  strlen(names) == strlen(odd[i]) + 1 && memcmp(names, odd[i], strlen(odd[i])) == 0,
               "list of '%s': '%s'", odd[i], names);
         OK(SB_FILE_MOVE, path, S(PATH2, second));
         OK(SB_FILE_REMOVE, second);
@@ -294,15 +308,23 @@ static void test_files(struct box *b)
     CHECK(shell(b, &r, "true") == 0, "%s", r.kind);
     run_free(&r);
     char script[2048];
-    snprintf(script, sizeof script,
-             "cd %s && mkdir -p t/1/2/3 t/shut && touch t/x t/1/y t/1/2/z t/1/2/3/w && ln -s . t/loop && ln -s b t/c && ln -s c t/b && ln -s none t/dead && chmod 0 t/shut; ln -s t tlink",
-             b->dir);
+    snprintf(
+        script, sizeof script,
+        "cd %s && mkdir -p t/1/2/3 t/shut && touch t/x t/1/y t/1/2/z t/1/2/3/w && ln -s . t/loop "
+        "&& ln -s b t/c && ln -s c t/b && ln -s none t/dead && chmod 0 t/shut; ln -s t tlink",
+        b->dir);
     CHECK(shell(b, &r, script) == 0 && r.status == 0, "%s", r.data[1]);
     run_free(&r);
-    CHECK(list_names(b, at(b, "t"), 1, names, sizeof names) == 7 && same(names, "1 b c dead loop shut x "), "'%s'", names);
-    CHECK(list_names(b, at(b, "tlink"), 2, names, sizeof names) == 9 && same(names, "1 2 y b c dead loop shut x "), "'%s'", names);
+    CHECK(list_names(b, at(b, "t"), 1, names, sizeof names) == 7 &&
+              same(names, "1 b c dead loop shut x "),
+          "'%s'", names);
+    CHECK(list_names(b, at(b, "tlink"), 2, names, sizeof names) == 9 &&
+              same(names, "1 2 y b c dead loop shut x "),
+          "'%s'", names);
     CHECK(list_names(b, at(b, "t"), 3, names, sizeof names) == 11, "'%s'", names);
-    CHECK(list_names(b, at(b, "t"), 0, names, sizeof names) == 12 && same(names, "1 2 3 w z y b c dead loop shut x "), "'%s'", names);
+    CHECK(list_names(b, at(b, "t"), 0, names, sizeof names) == 12 &&
+              same(names, "1 2 3 w z y b c dead loop shut x "),
+          "'%s'", names);
     ERR(EACCES, SB_FILE_LIST, at(b, "t/shut"), U(DEPTH, 1));
 
     /* copy, move */
@@ -315,8 +337,11 @@ static void test_files(struct box *b)
     mkfifo(at(b, "src/in/pipe"), 0644);
     chmod(at(b, "src/in"), 0555);
     OK(SB_FILE_COPY, at(b, "src"), S(PATH2, at(b, "dst")));
-    CHECK(content_is(at(b, "dst/in/f"), "data", 4) && stat(at(b, "dst/in/f"), &st) == 0 && (st.st_mode & 07777) == 0750, "copied");
-    CHECK(stat(at(b, "dst/in"), &st) == 0 && (st.st_mode & 07777) == 0555, "mode of a copied directory");
+    CHECK(content_is(at(b, "dst/in/f"), "data", 4) && stat(at(b, "dst/in/f"), &st) == 0 &&
+              (st.st_mode & 07777) == 0750,
+          "copied");
+    CHECK(stat(at(b, "dst/in"), &st) == 0 && (st.st_mode & 07777) == 0555,
+          "mode of a copied directory");
     CHECK(lstat(at(b, "dst/in/abs"), &st) == 0 && S_ISLNK(st.st_mode), "link copied as a link");
     CHECK(lstat(at(b, "dst/in/pipe"), &st) == 0 && S_ISFIFO(st.st_mode), "fifo copied as a fifo");
     ERR(EEXIST, SB_FILE_COPY, at(b, "src"), S(PATH2, at(b, "dst")));
@@ -332,7 +357,9 @@ static void test_files(struct box *b)
     CHECK(stat(at(b, "status"), &st) == 0 && st.st_size > 100, "a file without a size");
     chmod(at(b, "src/in"), 0755);
     OK(SB_FILE_MOVE, at(b, "src"), S(PATH2, "/dev/shm/guest-test-moved"));
-    CHECK(content_is("/dev/shm/guest-test-moved/in/f", "data", 4) && access(at(b, "src"), F_OK) != 0 && stat("/dev/shm/guest-test-moved/in/f", &st) == 0 && st.st_uid == 1000,
+    CHECK(content_is("/dev/shm/guest-test-moved/in/f", "data", 4) &&
+              access(at(b, "src"), F_OK) != 0 && stat("/dev/shm/guest-test-moved/in/f", &st) == 0 &&
+              st.st_uid == 1000,
           "moved to another file system");
     OK(SB_FILE_REMOVE, "/dev/shm/guest-test-moved", U(RECURSIVE, 1));
 
@@ -359,25 +386,31 @@ static void test_files(struct box *b)
     CHECK(stat(at(b, "given"), &st) == 0 && st.st_uid == 0, "chown");
     KIND("InvalidArgument", SB_FILE_CHOWN, at(b, "given"), S(OWNER, "-1"); ROOT);
     OK(SB_FILE_TEMPDIR, NULL);
-    CHECK(stat(text(&fa, SB_F_PATH), &st) == 0 && S_ISDIR(st.st_mode) && (st.st_mode & 07777) == 0700 && st.st_uid == 1000, "%s",
-          text(&fa, SB_F_PATH));
+    CHECK(stat(text(&fa, SB_F_PATH), &st) == 0 && S_ISDIR(st.st_mode) &&
+              (st.st_mode & 07777) == 0700 && st.st_uid == 1000,
+          "%s", text(&fa, SB_F_PATH));
     rmdir(text(&fa, SB_F_PATH));
-    OK(SB_FILE_SETXATTR, at(b, "once"), ROOT; sb_pack_bytes(&fp, SB_F_XATTR, "user.color\0blue", 15));
+    OK(SB_FILE_SETXATTR, at(b, "once"), ROOT;
+       sb_pack_bytes(&fp, SB_F_XATTR, "user.color\0blue", 15));
     OK(SB_FILE_GETXATTR, at(b, "once"));
     {
         struct sb_field_view f;
-        CHECK(sb_read_find(&fa.fields, SB_F_XATTR, &f) && f.len == 15 && memcmp(f.data, "user.color\0blue", 15) == 0, "xattr");
+        CHECK(sb_read_find(&fa.fields, SB_F_XATTR, &f) && f.len == 15 &&
+                  memcmp(f.data, "user.color\0blue", 15) == 0,
+              "xattr");
     }
 
     /* home: relative, ~ */
     chmod(b->dir, 0755);
     snprintf(script, sizeof script, "mkdir -p /home/user && chown 1000:1000 /home/user");
     if (access("/home/user", F_OK) != 0 && system(script) == 0) {
-        static const char *const ways[] = {"x", "~/x", "./x", "a/../x", "/home/user/x", "../../../home/user//x"};
+        static const char *const ways[] = {"x",      "~/x",          "./x",
+                                           "a/../x", "/home/user/x", "../../../home/user//x"};
         for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
             OK(SB_FILE_WRITE, ways[i], S(DATA, ways[i]));
-            CHECK(same(text(&fa, SB_F_PATH), "/home/user/x") && content_is("/home/user/x", ways[i], strlen(ways[i])), "%s: %s", ways[i],
-                  text(&fa, SB_F_PATH));
+            CHECK(same(text(&fa, SB_F_PATH), "/home/user/x") &&
+                      content_is("/home/user/x", ways[i], strlen(ways[i])),
+                  "%s: %s", ways[i], text(&fa, SB_F_PATH));
         }
         if (system("rm -rf /home/user") != 0)
             printf("?\n");
@@ -399,7 +432,8 @@ static void test_files(struct box *b)
         OK(SB_FILE_STAT, "/etc/passwd");
     printf("  stat: %.0f us each\n", (now() - t) * 1e4);
     CHECK(stat(at(b, "many"), &st) == 0 && st.st_size == sizeof names, "many");
-    CHECK(shell(b, &r, "ps ax -o stat= | grep -c Z") == 0 && same(r.data[0], "0\n"), "zombies: %s", r.data[0]);
+    CHECK(shell(b, &r, "ps ax -o stat= | grep -c Z") == 0 && same(r.data[0], "0\n"), "zombies: %s",
+          r.data[0]);
     run_free(&r);
 }
 
@@ -428,7 +462,8 @@ static void test_deep(struct box *b)
     t = now();
     n = list_names(b, b->dir, 0, names, 1);
     printf("  listed %d of them in %.1f s\n", n, now() - t);
-    CHECK(n == depth + 2 || n > 16000, "list %d errno %ld %s", n, (long)num(&fa, SB_F_ERRNO), text(&fa, SB_F_PATH));
+    CHECK(n == depth + 2 || n > 16000, "list %d errno %ld %s", n, (long)num(&fa, SB_F_ERRNO),
+          text(&fa, SB_F_PATH));
     t = now();
     OK(SB_FILE_COPY, at(b, "d"), S(PATH2, at(b, "e")));
     printf("  copied in %.1f s\n", now() - t);
@@ -479,14 +514,18 @@ static void test_hostile(struct box *b)
             for (size_t j = 0; j < len; j++)
                 buf[j] = (unsigned char)dice(256);
         } else {
-            static const uint16_t tags[] = {SB_F_STAGE, SB_F_ARG, SB_F_ENV, SB_F_USER, SB_F_CWD, SB_F_TAG, SB_F_IN_MODE, SB_F_OUT_MODE,
-                                            SB_F_ERR_MODE, SB_F_SERIAL, SB_F_PID, SB_F_SIGNAL, SB_F_FILE_OP, SB_F_PATH, SB_F_PATH2,
-                                            SB_F_TOKEN, SB_F_MODE, SB_F_SPILL, SB_F_DATA, SB_F_OFLAGS, SB_F_LEASE, SB_F_XATTR, 77, 6000};
+            static const uint16_t tags[] = {
+                SB_F_STAGE,   SB_F_ARG,      SB_F_ENV,      SB_F_USER,   SB_F_CWD,  SB_F_TAG,
+                SB_F_IN_MODE, SB_F_OUT_MODE, SB_F_ERR_MODE, SB_F_SERIAL, SB_F_PID,  SB_F_SIGNAL,
+                SB_F_FILE_OP, SB_F_PATH,     SB_F_PATH2,    SB_F_TOKEN,  SB_F_MODE, SB_F_SPILL,
+                SB_F_DATA,    SB_F_OFLAGS,   SB_F_LEASE,    SB_F_XATTR,  77,        6000};
             begin(&p, (uint16_t)(SB_C_PING + dice(12)));
             if (dice(20) == 0)
                 ((struct sb_msg *)p.buf)->flags = (uint16_t)dice(4);
             for (uint32_t n = dice(12); n > 0; n--) {
-                static const char *const texts[] = {"true", "", "root", "user", "/tmp/none/x", "A=b", "=", "~", "..", "/etc/passwd", "u-", "nx.sb-1"};
+                static const char *const texts[] = {"true", "",       "root", "user", "/tmp/none/x",
+                                                    "A=b",  "=",      "~",    "..",   "/etc/passwd",
+                                                    "u-",   "nx.sb-1"};
                 uint16_t tag = tags[dice(sizeof tags / sizeof *tags)];
                 if (dice(3) == 0)
                     sb_pack_u64(&p, tag, dice(6) == 0 ? ~0ull : dice(30));
@@ -496,7 +535,8 @@ static void test_hostile(struct box *b)
             len = p.len;
             memcpy(buf, p.buf, len);
             for (uint32_t n = dice(4); n > 0 && len > 16; n--)
-                buf[dice(2) ? dice((uint32_t)len) : 16 + dice((uint32_t)len - 16)] ^= (unsigned char)(1u << dice(8));
+                buf[dice(2) ? dice((uint32_t)len) : 16 + dice((uint32_t)len - 16)] ^=
+                    (unsigned char)(1u << dice(8));
             if (dice(10) == 0)
                 len -= dice((uint32_t)len);
         }

@@ -29,15 +29,15 @@ extern char **environ;
 static int failures, checks;
 static char start_dir[4096];
 
-#define CHECK(cond, ...)                                                                            \
-    do {                                                                                            \
-        checks++;                                                                                   \
-        if (!(cond)) {                                                                              \
-            failures++;                                                                             \
-            printf("  FAIL %s:%d: %s: ", __func__, __LINE__, #cond);                                \
-            printf(__VA_ARGS__);                                                                    \
-            printf("\n");                                                                           \
-        }                                                                                           \
+#define CHECK(cond, ...)                                             \
+    do {                                                             \
+        checks++;                                                    \
+        if (!(cond)) {                                               \
+            failures++;                                              \
+            printf("  FAIL %s:%d: %s: ", __func__, __LINE__, #cond); \
+            printf(__VA_ARGS__);                                     \
+            printf("\n");                                            \
+        }                                                            \
     } while (0)
 
 static double now(void)
@@ -105,7 +105,8 @@ static int receive(int fd, struct answer *a, int ms)
         char b[CMSG_SPACE(SB_MSG_FDS * sizeof(int))];
     } c;
     struct iovec iov = {a->buf, sizeof a->buf};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = c.b, .msg_controllen = sizeof c.b};
+    struct msghdr m = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = c.b, .msg_controllen = sizeof c.b};
     struct pollfd p = {fd, POLLIN, 0};
     a->nfds = 0;
     memset(&a->head, 0, sizeof a->head);
@@ -148,7 +149,7 @@ struct box {
 };
 
 static const char *image = "build/guest/pid1";
-static int use_userns, use_leaves;
+static int use_userns, use_leaves, use_single;
 
 struct birth {
     int control, listener, image, go[2];
@@ -163,7 +164,7 @@ static int born(void *arg)
     close(b->go[1]);
     if (read(b->go[0], &c, 1) != 1)
         _exit(99);
-    if (use_userns && (setgid(0) || setuid(0)))
+    if (use_userns && !use_single && (setgid(0) || setuid(0)))
         _exit(98);
     mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
     if (mount("proc", "/proc", "proc", 0, NULL) != 0)
@@ -172,7 +173,8 @@ static int born(void *arg)
     for (int i = 0; i < 3; i++)
         dup2(null, i);
     /* high copies first: the numbers may overlap */
-    int a = fcntl(b->control, F_DUPFD, 200), l = fcntl(b->listener, F_DUPFD, 200), im = fcntl(b->image, F_DUPFD, 200);
+    int a = fcntl(b->control, F_DUPFD, 200), l = fcntl(b->listener, F_DUPFD, 200),
+        im = fcntl(b->image, F_DUPFD, 200);
     dup2(a, 3);
     dup2(l, 4);
     dup2(im, 5);
@@ -218,7 +220,6 @@ static void find_cgroup2(void)
     if (f != NULL)
         fclose(f);
 }
-
 
 static int make_leaves(int *fds, int pairs)
 {
@@ -280,9 +281,12 @@ static void box_start_with(struct box *b, uint64_t limit)
     }
     if (use_userns) {
         snprintf(path, sizeof path, "/proc/%d/uid_map", b->pid);
-        write_file(path, "0 0 65536\n");
+        write_file(path, use_single ? "1000 0 1\n" : "0 0 65536\n");
+        snprintf(path, sizeof path, "/proc/%d/setgroups", b->pid);
+        if (use_single)
+            write_file(path, "deny");
         snprintf(path, sizeof path, "/proc/%d/gid_map", b->pid);
-        write_file(path, "0 0 65536\n");
+        write_file(path, use_single ? "1000 0 1\n" : "0 0 65536\n");
     }
     if (write(birth.go[1], "x", 1) != 1)
         abort();
@@ -495,7 +499,8 @@ static void test_ping(struct box *b)
     CHECK(receive(b->conn, &a, 2000) == 1 && a.head.type == SB_REPLY, "type %d", a.head.type);
     sb_pack_begin(&p, packed, sizeof packed, SB_C_PING, next_req++, the_epoch + 1);
     post(b->conn, &p, NULL, 0);
-    CHECK(receive(b->conn, &a, 2000) == 1 && a.head.type == SB_ERROR && same(text(&a, SB_F_KIND), "NotRunning"),
+    CHECK(receive(b->conn, &a, 2000) == 1 && a.head.type == SB_ERROR &&
+              same(text(&a, SB_F_KIND), "NotRunning"),
           "wrong epoch: %s", text(&a, SB_F_KIND));
 }
 
@@ -504,12 +509,19 @@ static void test_exec(struct box *b)
     struct sb_packer p;
     struct run r;
     CHECK(shell(b, &r, "echo hello; echo oops >&2; exit 3") == 0, "%s", r.kind);
-    CHECK(same(r.data[0], "hello\n") && same(r.data[1], "oops\n"), "'%s' '%s'", r.data[0], r.data[1]);
+    CHECK(same(r.data[0], "hello\n") && same(r.data[1], "oops\n"), "'%s' '%s'", r.data[0],
+          r.data[1]);
     CHECK(WIFEXITED((int)r.status) && WEXITSTATUS((int)r.status) == 3, "status %lx", r.status);
     run_free(&r);
-    CHECK(shell(b, &r, "kill -9 $$") == 0 && WIFSIGNALED((int)r.status) && same(r.reason, "signal"), "%s", r.reason);
+    CHECK(shell(b, &r, "kill -9 $$") == 0 && WIFSIGNALED((int)r.status) && same(r.reason, "signal"),
+          "%s", r.reason);
     run_free(&r);
-    CHECK(shell(b, &r, "ls /proc/self/fd | tr '\\n' ' '; grep -E '^(SigBlk|SigIgn|CapEff|CapPrm|CapInh|CapAmb|Groups|NoNewPrivs)' /proc/self/status; id; pwd; env | sort; ulimit -n; umask; ps -o sid,pid,pgid -p $$") == 0, "run");
+    CHECK(
+        shell(b, &r,
+              "ls /proc/self/fd | tr '\\n' ' '; grep -E "
+              "'^(SigBlk|SigIgn|CapEff|CapPrm|CapInh|CapAmb|Groups|NoNewPrivs)' /proc/self/status; "
+              "id; pwd; env | sort; ulimit -n; umask; ps -o sid,pid,pgid -p $$") == 0,
+        "run");
     CHECK(strstr(r.data[0], "SigIgn:\t0000000000000000") != NULL, "ignored signals");
     CHECK(strstr(r.data[0], "SigBlk:\t0000000000000000") != NULL, "blocked signals");
     CHECK(strstr(r.data[0], "CapEff:\t0000000000000000") != NULL, "capabilities");
@@ -530,29 +542,36 @@ static void test_exec(struct box *b)
     run_free(&r);
 
     exec_begin(&p, SB_IO_NULL, SB_IO_PIPE, SB_IO_MERGE);
-    exec_args(&p, "sh", "-c", "id -u; id -g; echo $HOME $USER $OVER; cat /proc/self/status | grep CapEff; pwd", NULL);
+    exec_args(&p, "sh", "-c",
+              "id -u; id -g; echo $HOME $USER $OVER; cat /proc/self/status | grep CapEff; pwd",
+              NULL);
     sb_pack_str(&p, SB_F_USER, "root");
     sb_pack_str(&p, SB_F_CWD, "/usr/lib");
     CHECK(exec_post(b->conn, &p, &r, NULL, 0) == 0 && finish(b->conn, &r) == 0, "%s", r.kind);
-    CHECK(strncmp(r.data[0], "0\n0\n/root root box\n", 19) == 0 && strstr(r.data[0], "\n/usr/lib\n"), "'%s'", r.data[0]);
+    CHECK(strncmp(r.data[0], "0\n0\n/root root box\n", 19) == 0 &&
+              strstr(r.data[0], "\n/usr/lib\n"),
+          "'%s'", r.data[0]);
     run_free(&r);
 
     exec_begin(&p, SB_IO_NULL, SB_IO_PIPE, SB_IO_PIPE);
     exec_args(&p, "sh", "-c", "echo one > /dev/stdout; echo two > /dev/stderr", NULL);
     CHECK(exec_post(b->conn, &p, &r, NULL, 0) == 0 && finish(b->conn, &r) == 0, "%s", r.kind);
-    CHECK(same(r.data[0], "one\n") && same(r.data[1], "two\n"), "reopened: '%s' '%s'", r.data[0], r.data[1]);
+    CHECK(same(r.data[0], "one\n") && same(r.data[1], "two\n"), "reopened: '%s' '%s'", r.data[0],
+          r.data[1]);
     run_free(&r);
 }
 
-static void expect_error(struct box *b, struct sb_packer *p, const char *kind, const char *step, int err, int line)
+static void expect_error(struct box *b, struct sb_packer *p, const char *kind, const char *step,
+                         int err, int line)
 {
     struct run r;
     int got = exec_post(b->conn, p, &r, NULL, 0);
     checks++;
-    if (got == 0 || !same(r.kind, kind) || (step != NULL && !same(r.step, step)) || (err >= 0 && r.err != err)) {
+    if (got == 0 || !same(r.kind, kind) || (step != NULL && !same(r.step, step)) ||
+        (err >= 0 && r.err != err)) {
         failures++;
-        printf("  FAIL line %d: got '%s' step '%s' errno %d, want %s %s %d\n", line, r.kind, r.step, r.err, kind,
-               step ? step : "", err);
+        printf("  FAIL line %d: got '%s' step '%s' errno %d, want %s %s %d\n", line, r.kind, r.step,
+               r.err, kind, step ? step : "", err);
     }
     if (got == 0)
         await_exit(b->conn, &r, 1000);
@@ -608,8 +627,9 @@ static void test_start_errors(struct box *b)
     START("true");
     sb_pack_str(&p, SB_F_ENV, "=x");
     EXPECT("InvalidArgument", NULL, 0);
-    static const char *const nobody[] = {"nobody-such", "0abc", "-1", "4294967295", "root:x", "root:", ":", "99999999999",
-                                         "root:-1", "root:4294967295", "../etc", "1000:0x1"};
+    static const char *const nobody[] = {
+        "nobody-such", "0abc",        "-1",      "4294967295",      "root:x", "root:",
+        ":",           "99999999999", "root:-1", "root:4294967295", "../etc", "1000:0x1"};
     for (size_t i = 0; i < sizeof nobody / sizeof *nobody; i++) {
         START("true");
         sb_pack_str(&p, SB_F_USER, nobody[i]);
@@ -654,9 +674,11 @@ static void test_start_errors(struct box *b)
         sb_pack_u64(&p, SB_F_SPILL, s.len);
         got = exec_post(b->conn, &p, &r, &m, 1);
         if (size <= 131071)
-            CHECK(got == 0 && await_exit(b->conn, &r, 2000) == 0 && r.status == 0, "%zu: %s %d", size, r.kind, r.err);
+            CHECK(got == 0 && await_exit(b->conn, &r, 2000) == 0 && r.status == 0, "%zu: %s %d",
+                  size, r.kind, r.err);
         else
-            CHECK(got != 0 && same(r.kind, "StartFailed") && r.err == E2BIG, "%zu: %s %d", size, r.kind, r.err);
+            CHECK(got != 0 && same(r.kind, "StartFailed") && r.err == E2BIG, "%zu: %s %d", size,
+                  r.kind, r.err);
         run_free(&r);
         close(m);
         free(big);
@@ -673,9 +695,11 @@ static void test_output(struct box *b)
     for (int i = 0; i < 500; i++) {
         int to_err = i & 1;
         exec_begin(&p, 0, to_err ? 0 : 1, to_err ? 1 : 0);
-        exec_args(&p, "sh", "-c", to_err ? "head -c 200000 /dev/zero >&2; exit 3" : "head -c 200000 /dev/zero", NULL);
-        if (exec_post(b->conn, &p, &r, NULL, 0) != 0 || finish(b->conn, &r) != 0 || r.n[to_err] != 200000 ||
-            WEXITSTATUS((int)r.status) != (to_err ? 3 : 0))
+        exec_args(&p, "sh", "-c",
+                  to_err ? "head -c 200000 /dev/zero >&2; exit 3" : "head -c 200000 /dev/zero",
+                  NULL);
+        if (exec_post(b->conn, &p, &r, NULL, 0) != 0 || finish(b->conn, &r) != 0 ||
+            r.n[to_err] != 200000 || WEXITSTATUS((int)r.status) != (to_err ? 3 : 0))
             bad++;
         run_free(&r);
         serve_control(b);
@@ -727,20 +751,23 @@ static void test_pipeline(struct box *b)
     exec_args(&p, "sort", NULL);
     exec_args(&p, "sh", "-c", "cat; exit 5", NULL);
     CHECK(exec_post(b->conn, &p, &r, NULL, 0) == 0 && finish(b->conn, &r) == 0, "%s", r.kind);
-    CHECK(same(r.data[0], "a\nb\n") && same(r.data[1], "err1\n") && WEXITSTATUS((int)r.status) == 5, "'%s' '%s' %lx",
-          r.data[0], r.data[1], r.status);
+    CHECK(same(r.data[0], "a\nb\n") && same(r.data[1], "err1\n") && WEXITSTATUS((int)r.status) == 5,
+          "'%s' '%s' %lx", r.data[0], r.data[1], r.status);
     run_free(&r);
     exec_begin(&p, 0, 1, 0);
     exec_args(&p, "yes", NULL);
     exec_args(&p, "head", "-n", "2", NULL);
-    CHECK(exec_post(b->conn, &p, &r, NULL, 0) == 0 && finish(b->conn, &r) == 0 && same(r.data[0], "y\ny\n") && r.status == 0,
+    CHECK(exec_post(b->conn, &p, &r, NULL, 0) == 0 && finish(b->conn, &r) == 0 &&
+              same(r.data[0], "y\ny\n") && r.status == 0,
           "%s", r.kind);
     run_free(&r);
     exec_begin(&p, 0, 1, 0);
     exec_args(&p, "sleep", "100", NULL);
     exec_args(&p, "no-such-program", NULL);
     expect_error(b, &p, "StartFailed", "execve", ENOENT, __LINE__);
-    CHECK(shell(b, &r, "sleep 0.2; ps ax -o args= | grep '^sleep 100' | wc -l") == 0 && same(r.data[0], "0\n"), "'%s'", r.data[0]);
+    CHECK(shell(b, &r, "sleep 0.2; ps ax -o args= | grep '^sleep 100' | wc -l") == 0 &&
+              same(r.data[0], "0\n"),
+          "'%s'", r.data[0]);
     run_free(&r);
     exec_begin(&p, 0, 0, 0);
     exec_args(&p, "no-such-program", NULL);
@@ -760,7 +787,8 @@ static int request(struct box *b, struct sb_packer *p, struct answer *a, int ms)
     return a->head.type;
 }
 
-static void kill_one(struct box *b, const char *script, int sig, int grace, int count_least, double most, int line)
+static void kill_one(struct box *b, const char *script, int sig, int grace, int count_least,
+                     double most, int line)
 {
     static struct answer a;
     struct sb_packer p;
@@ -777,10 +805,12 @@ static void kill_one(struct box *b, const char *script, int sig, int grace, int 
     t = now();
     CHECK(request(b, &p, &a, 5000) == SB_REPLY, "line %d: no answer to kill", line);
     t = now() - t;
-    CHECK(num(&a, SB_F_COUNT) >= (uint64_t)count_least, "line %d: count %lu", line, num(&a, SB_F_COUNT));
+    CHECK(num(&a, SB_F_COUNT) >= (uint64_t)count_least, "line %d: count %lu", line,
+          num(&a, SB_F_COUNT));
     CHECK(t <= most, "line %d: took %.2f", line, t);
-    CHECK(shell(b, &ps, "ps ax -o args= | grep -E '^(sleep 77|yes)' | wc -l") == 0 && same(ps.data[0], "0\n"), "line %d: left '%s'",
-          line, ps.data[0]);
+    CHECK(shell(b, &ps, "ps ax -o args= | grep -E '^(sleep 77|yes)' | wc -l") == 0 &&
+              same(ps.data[0], "0\n"),
+          "line %d: left '%s'", line, ps.data[0]);
     run_free(&ps);
     run_free(&r);
     serve_control(b);
@@ -793,12 +823,14 @@ static void test_kill(struct box *b)
     struct run r;
     kill_one(b, "sleep 77 & sleep 77 & wait", SIGTERM, 2000, 3, 0.5, __LINE__);
     kill_one(b, "sleep 77 & sleep 77 & wait", SIGKILL, 0, 3, 0.5, __LINE__);
-    kill_one(b, "trap '' TERM; (trap '' TERM; sleep 77; sleep 77) & sleep 77; sleep 77; sleep 77", SIGTERM, 300, 2, 1.0, __LINE__);
+    kill_one(b, "trap '' TERM; (trap '' TERM; sleep 77; sleep 77) & sleep 77; sleep 77; sleep 77",
+             SIGTERM, 300, 2, 1.0, __LINE__);
     kill_one(b, "setsid sleep 77 & setsid sleep 77 & wait", SIGKILL, 0, 3, 0.5, __LINE__);
     kill_one(b, "kill -STOP $$; sleep 77", SIGTERM, 2000, 1, 0.5, __LINE__);
     kill_one(b, "yes | cat >/dev/null", SIGTERM, 2000, 2, 0.5, __LINE__);
     if (use_leaves) {
-        kill_one(b, "(setsid sh -c 'sleep 77 & sleep 77 &' &) ; sleep 77", SIGKILL, 0, 3, 0.5, __LINE__);
+        kill_one(b, "(setsid sh -c 'sleep 77 & sleep 77 &' &) ; sleep 77", SIGKILL, 0, 3, 0.5,
+                 __LINE__);
         kill_one(b, "(setsid sleep 77 &); exit 0", SIGKILL, 0, 1, 0.5, __LINE__);
     }
     kill_one(b, "(sleep 77 &); exit 0", SIGKILL, 0, 1, 0.5, __LINE__);
@@ -810,23 +842,30 @@ static void test_kill(struct box *b)
     CHECK(exec_post(b->conn, &p, &r, NULL, 0) == 0, "%s", r.kind);
     CHECK(await_exit(b->conn, &r, 2000) == 0 && same(r.reason, "limit"), "%s", r.reason);
     run_free(&r);
-    CHECK(shell(b, &r, "sleep 0.1; ps ax -o args= | grep '^sleep 77' | wc -l") == 0 && same(r.data[0], "0\n"), "'%s'", r.data[0]);
+    CHECK(shell(b, &r, "sleep 0.1; ps ax -o args= | grep '^sleep 77' | wc -l") == 0 &&
+              same(r.data[0], "0\n"),
+          "'%s'", r.data[0]);
     run_free(&r);
 
     /* signals: the command, its group, an ended one */
     exec_begin(&p, 0, 1, 0);
-    exec_args(&p, "sh", "-c", "trap 'echo got; exit 9' USR1; echo ready; while :; do sleep 0.05; done", NULL);
+    exec_args(&p, "sh", "-c",
+              "trap 'echo got; exit 9' USR1; echo ready; while :; do sleep 0.05; done", NULL);
     CHECK(exec_post(b->conn, &p, &r, NULL, 0) == 0, "%s", r.kind);
     usleep(200000);
     begin(&p, SB_C_SIGNAL);
     sb_pack_u64(&p, SB_F_SERIAL, r.serial);
     sb_pack_u64(&p, SB_F_SIGNAL, SIGUSR1);
-    CHECK(request(b, &p, &a, 1000) == SB_REPLY && num(&a, SB_F_COUNT) == 1, "count %lu", num(&a, SB_F_COUNT));
-    CHECK(finish(b->conn, &r) == 0 && same(r.data[0], "ready\ngot\n") && WEXITSTATUS((int)r.status) == 9, "'%s'", r.data[0]);
+    CHECK(request(b, &p, &a, 1000) == SB_REPLY && num(&a, SB_F_COUNT) == 1, "count %lu",
+          num(&a, SB_F_COUNT));
+    CHECK(finish(b->conn, &r) == 0 && same(r.data[0], "ready\ngot\n") &&
+              WEXITSTATUS((int)r.status) == 9,
+          "'%s'", r.data[0]);
     begin(&p, SB_C_SIGNAL);
     sb_pack_u64(&p, SB_F_SERIAL, r.serial);
     sb_pack_u64(&p, SB_F_SIGNAL, SIGUSR1);
-    CHECK(request(b, &p, &a, 1000) == SB_REPLY && num(&a, SB_F_COUNT) == 0, "count %lu", num(&a, SB_F_COUNT));
+    CHECK(request(b, &p, &a, 1000) == SB_REPLY && num(&a, SB_F_COUNT) == 0, "count %lu",
+          num(&a, SB_F_COUNT));
     run_free(&r);
     exec_begin(&p, 0, 1, 0);
     exec_args(&p, "sh", "-c", "sleep 77 & sleep 77 & wait", NULL);
@@ -836,12 +875,14 @@ static void test_kill(struct box *b)
     sb_pack_u64(&p, SB_F_SERIAL, r.serial);
     sb_pack_u64(&p, SB_F_SIGNAL, SIGTERM);
     sb_pack_u64(&p, SB_F_GROUP, 1);
-    CHECK(request(b, &p, &a, 1000) == SB_REPLY && num(&a, SB_F_COUNT) == 3, "count %lu", num(&a, SB_F_COUNT));
+    CHECK(request(b, &p, &a, 1000) == SB_REPLY && num(&a, SB_F_COUNT) == 3, "count %lu",
+          num(&a, SB_F_COUNT));
     CHECK(finish(b->conn, &r) == 0, "group");
     run_free(&r);
     begin(&p, SB_C_SIGNAL);
     sb_pack_u64(&p, SB_F_SERIAL, 123456);
-    CHECK(request(b, &p, &a, 1000) == SB_ERROR && same(text(&a, SB_F_KIND), "NotFound"), "%s", text(&a, SB_F_KIND));
+    CHECK(request(b, &p, &a, 1000) == SB_ERROR && same(text(&a, SB_F_KIND), "NotFound"), "%s",
+          text(&a, SB_F_KIND));
 }
 
 static void test_orphans(struct box *b)
@@ -855,7 +896,8 @@ static void test_orphans(struct box *b)
         serve_control(b);
     }
     CHECK(bad == 0, "%d", bad);
-    CHECK(shell(b, &r, "sleep 0.3; ps ax -o stat= | grep -c Z") == 0 && same(r.data[0], "0\n"), "zombies: %s", r.data[0]);
+    CHECK(shell(b, &r, "sleep 0.3; ps ax -o stat= | grep -c Z") == 0 && same(r.data[0], "0\n"),
+          "zombies: %s", r.data[0]);
     run_free(&r);
     struct sb_packer p;
     for (int i = 0; i < 200; i++) {
@@ -864,7 +906,8 @@ static void test_orphans(struct box *b)
         exec_post(b->conn, &p, &r, NULL, 0);
         run_free(&r);
     }
-    CHECK(shell(b, &r, "ps ax -o stat= | grep -c Z") == 0 && same(r.data[0], "0\n"), "zombies: %s", r.data[0]);
+    CHECK(shell(b, &r, "ps ax -o stat= | grep -c Z") == 0 && same(r.data[0], "0\n"), "zombies: %s",
+          r.data[0]);
     run_free(&r);
     char path[64];
     snprintf(path, sizeof path, "ls /proc/%d/fd | wc -l", b->pid);
@@ -901,8 +944,9 @@ static void test_attach(struct box *b)
         }
     }
     CHECK(bytes == 65536 && end_seen, "%zu bytes, %d parts", bytes, parts);
-    CHECK(a.head.type == SB_REPLY && num(&a, SB_F_DROPPED) == 1000004 - 65536 && num(&a, SB_F_RUNNING) == 1 &&
-              num(&a, SB_F_PID) == r.pid && same(text(&a, SB_F_TAG), "mine"),
+    CHECK(a.head.type == SB_REPLY && num(&a, SB_F_DROPPED) == 1000004 - 65536 &&
+              num(&a, SB_F_RUNNING) == 1 && num(&a, SB_F_PID) == r.pid &&
+              same(text(&a, SB_F_TAG), "mine"),
           "dropped %lu", num(&a, SB_F_DROPPED));
     CHECK(await_exit(b->conn, &r, 3000) == 0, "exit");
     begin(&p, SB_C_WAIT);
@@ -920,7 +964,8 @@ static void test_attach(struct box *b)
     sb_pack_u64(&p, SB_F_PID, r.pid);
     sb_pack_u64(&p, SB_F_START_NS, r.start_ns);
     sb_pack_u64(&p, SB_F_LEASE, 1);
-    CHECK(request(b, &p, &a, 1000) == SB_REPLY && num(&a, SB_F_STREAMS) == 0 && a.nfds == 0, "lease given twice");
+    CHECK(request(b, &p, &a, 1000) == SB_REPLY && num(&a, SB_F_STREAMS) == 0 && a.nfds == 0,
+          "lease given twice");
     begin(&p, SB_C_ATTACH);
     sb_pack_u64(&p, SB_F_PID, r.pid);
     sb_pack_u64(&p, SB_F_START_NS, r.start_ns + 1);
@@ -939,13 +984,15 @@ static void test_attach(struct box *b)
           "streams %lu", num(&a, SB_F_STREAMS));
     char line[64] = "";
     usleep(100000);
-    CHECK(a.nfds == 1 && read(a.fds[0], line, sizeof line - 1) > 0 && strncmp(line, "line", 4) == 0, "read '%s'", line);
+    CHECK(a.nfds == 1 && read(a.fds[0], line, sizeof line - 1) > 0 && strncmp(line, "line", 4) == 0,
+          "read '%s'", line);
     begin(&p, SB_C_RELEASE);
     sb_pack_u64(&p, SB_F_SERIAL, r.serial);
     CHECK(request(b, &p, &a, 1000) == SB_REPLY, "release");
     begin(&p, SB_C_LIST);
     CHECK(request(b, &p, &a, 1000) == SB_PART, "list");
-    CHECK(same(text(&a, SB_F_ARG), "sh") && num(&a, SB_F_DETACHED) == 1, "list: %s", text(&a, SB_F_ARG));
+    CHECK(same(text(&a, SB_F_ARG), "sh") && num(&a, SB_F_DETACHED) == 1, "list: %s",
+          text(&a, SB_F_ARG));
     while (receive(b->conn, &a, 1000) == 1 && a.head.type == SB_PART)
         ;
     begin(&p, SB_C_KILL);
@@ -959,7 +1006,9 @@ static void test_attach(struct box *b)
     CHECK(exec_post(other, &p, &r, NULL, 0) == 0, "%s", r.kind);
     close(other);
     run_free(&r);
-    CHECK(shell(b, &r, "sleep 0.2; ps ax -o args= | grep -c '^sleep 77'") == 0 && same(r.data[0], "0\n"), "%s", r.data[0]);
+    CHECK(shell(b, &r, "sleep 0.2; ps ax -o args= | grep -c '^sleep 77'") == 0 &&
+              same(r.data[0], "0\n"),
+          "%s", r.data[0]);
     run_free(&r);
 
     /* 300 ended ones: 256 remain attachable */
@@ -995,7 +1044,8 @@ static void test_control(struct box *b)
     for (int i = 0; i < 2; i++) { /* the second one while the first is alive */
         s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         CHECK(connect(s, (struct sockaddr *)&un, sizeof un) == 0, "%s", strerror(errno));
-        CHECK(receive(s, &a, 2000) == 1 && a.head.type == SB_G_HELLO && num(&a, SB_F_VERSION) == 1, "hello");
+        CHECK(receive(s, &a, 2000) == 1 && a.head.type == SB_G_HELLO && num(&a, SB_F_VERSION) == 1,
+              "hello");
         if (i == 1)
             CHECK(receive(b->control, &a, 1000) == 0, "the old control must be closed");
         b->control = s;
@@ -1027,6 +1077,68 @@ static void test_control(struct box *b)
     expect_error(b, &p, "NotRunning", NULL, -1, __LINE__);
 }
 
+static void test_limit(struct box *unused)
+{
+    struct sb_packer p;
+    struct run r[3], more;
+    struct box b;
+    (void)unused;
+    box_start_with(&b, 3);
+    for (int i = 0; i < 3; i++) {
+        exec_begin(&p, 0, 0, 0);
+        exec_args(&p, "sleep", "77", NULL);
+        CHECK(exec_post(b.conn, &p, &r[i], NULL, 0) == 0, "%s", r[i].kind);
+    }
+    exec_begin(&p, 0, 0, 0);
+    exec_args(&p, "true", NULL);
+    expect_error(&b, &p, "LimitExceeded", NULL, -1, __LINE__);
+    begin(&p, SB_C_KILL);
+    sb_pack_u64(&p, SB_F_SERIAL, r[0].serial);
+    static struct answer a;
+    CHECK(request(&b, &p, &a, 2000) == SB_REPLY, "kill");
+    CHECK(shell(&b, &more, "echo fits") == 0 && same(more.data[0], "fits\n"), "%s", more.kind);
+    run_free(&more);
+    box_end(&b);
+}
+
+/* One id only, as an ordinary user without subordinate ids has it. */
+static void test_single(struct box *unused)
+{
+    static struct answer a;
+    struct sb_packer p;
+    struct box b;
+    struct run r;
+    (void)unused;
+    use_userns = use_single = 1;
+    box_start_with(&b, 0);
+    CHECK(shell(&b, &r, "id -u; id -g; grep CapEff /proc/self/status") == 0 &&
+              strncmp(r.data[0], "1000\n1000\nCapEff:\t0000000000000000", 34) == 0,
+          "%s %s '%s'", r.kind, r.step, r.data[0]);
+    run_free(&r);
+    exec_begin(&p, 0, 0, 0);
+    exec_args(&p, "true", NULL);
+    sb_pack_str(&p, SB_F_USER, "root");
+    expect_error(&b, &p, "Unsupported", NULL, -1, __LINE__);
+    exec_begin(&p, 0, 1, 0);
+    exec_args(&p, "id", "-u", NULL);
+    sb_pack_str(&p, SB_F_USER, "1000");
+    CHECK(exec_post(b.conn, &p, &r, NULL, 0) == 0 && finish(b.conn, &r) == 0 &&
+              same(r.data[0], "1000\n"),
+          "%s", r.kind);
+    run_free(&r);
+    kill_one(&b, "setsid sleep 77 & sleep 77 & wait", SIGTERM, 1000, 3, 0.5, __LINE__);
+    begin(&p, SB_C_FILE);
+    sb_pack_u64(&p, SB_F_FILE_OP, SB_FILE_WRITE);
+    sb_pack_str(&p, SB_F_DATA, "x");
+    char path[128];
+    snprintf(path, sizeof path, "%s/f", b.dir);
+    sb_pack_str(&p, SB_F_PATH, path);
+    CHECK(request(&b, &p, &a, 2000) == SB_REPLY && num(&a, SB_F_UID) == 1000, "write: %s",
+          text(&a, SB_F_MESSAGE));
+    box_end(&b);
+    use_userns = use_single = 0;
+}
+
 static int cmp(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -1036,7 +1148,8 @@ static int cmp(const void *a, const void *b)
 static void stats(const char *what, double *t, int n)
 {
     qsort(t, (size_t)n, sizeof *t, cmp);
-    printf("  %-34s min %8.1f  median %8.1f  p99 %8.1f us\n", what, t[0] * 1e6, t[n / 2] * 1e6, t[n * 99 / 100] * 1e6);
+    printf("  %-34s min %8.1f  median %8.1f  p99 %8.1f us\n", what, t[0] * 1e6, t[n / 2] * 1e6,
+           t[n * 99 / 100] * 1e6);
 }
 
 static void test_bench(struct box *b)
@@ -1101,7 +1214,9 @@ static void test_bench(struct box *b)
     stats("posix_spawn of true", raw, RUNS);
     stats("exec of echo, output captured", echoed, RUNS);
     char cmd[256];
-    snprintf(cmd, sizeof cmd, "grep -E '^(Rss|Pss|Private|Shared)' /proc/%d/smaps_rollup; grep -i flt /proc/%d/status; awk '{print \"  minor faults\", $10}' /proc/%d/stat",
+    snprintf(cmd, sizeof cmd,
+             "grep -E '^(Rss|Pss|Private|Shared)' /proc/%d/smaps_rollup; grep -i flt "
+             "/proc/%d/status; awk '{print \"  minor faults\", $10}' /proc/%d/stat",
              b->pid, b->pid, b->pid);
     if (system(cmd) != 0)
         printf("?\n");
@@ -1113,11 +1228,11 @@ static const struct {
     const char *name;
     void (*run)(struct box *b);
 } tests[] = {
-    {"ping", test_ping},         {"exec", test_exec},     {"start_errors", test_start_errors},
-    {"pipeline", test_pipeline}, {"kill", test_kill},     {"attach", test_attach},
-    {"orphans", test_orphans},   {"output", test_output}, {"files", test_files},
+    {"ping", test_ping},         {"exec", test_exec},       {"start_errors", test_start_errors},
+    {"pipeline", test_pipeline}, {"kill", test_kill},       {"attach", test_attach},
+    {"orphans", test_orphans},   {"output", test_output},   {"files", test_files},
     {"deep", test_deep},         {"hostile", test_hostile}, {"control", test_control},
-    {"bench", test_bench},
+    {"limit", test_limit},       {"single", test_single},   {"bench", test_bench},
 };
 
 static void run_tests(char **names, int n, int bench)
@@ -1129,7 +1244,8 @@ static void run_tests(char **names, int n, int bench)
             wanted |= strcmp(names[j], tests[i].name) == 0;
         if (!wanted)
             continue;
-        printf("%s%s%s\n", tests[i].name, use_leaves ? " (leaf groups)" : "", use_userns ? " (user namespace)" : "");
+        printf("%s%s%s\n", tests[i].name, use_leaves ? " (leaf groups)" : "",
+               use_userns ? " (user namespace)" : "");
         box_start(&b);
         tests[i].run(&b);
         CHECK(kill(b.pid, 0) == 0 && waitpid(b.pid, NULL, WNOHANG) == 0, "pid 1 has died");
@@ -1139,7 +1255,8 @@ static void run_tests(char **names, int n, int bench)
 
 int main(int argc, char **argv)
 {
-    static char *trees[] = {"kill", "attach", "orphans", "control"}, *users[] = {"exec", "start_errors", "kill", "files"};
+    static char *trees[] = {"kill", "attach", "orphans", "control"},
+                *users[] = {"exec", "start_errors", "kill", "files"};
     int plain = argc == 1;
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (getcwd(start_dir, sizeof start_dir) == NULL)

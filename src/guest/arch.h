@@ -48,8 +48,8 @@ static inline long sys_spawn(long flags, void (*fn)(void *), void *arg)
     return ret;
 }
 
-#define SYS_START                                                                                   \
-    __asm__(".globl _start\n.type _start, @function\n_start:\n\t"                                   \
+#define SYS_START                                                 \
+    __asm__(".globl _start\n.type _start, @function\n_start:\n\t" \
             "xor %ebp, %ebp\n\tmov %rsp, %rdi\n\tand $-16, %rsp\n\tcall guest_main\n\tud2\n")
 
 #elif defined(__aarch64__)
@@ -94,8 +94,8 @@ static inline long sys_spawn(long flags, void (*fn)(void *), void *arg)
     return x0;
 }
 
-#define SYS_START                                                                                   \
-    __asm__(".globl _start\n.type _start, %function\n_start:\n\t"                                   \
+#define SYS_START                                                 \
+    __asm__(".globl _start\n.type _start, %function\n_start:\n\t" \
             "mov x29, xzr\n\tmov x0, sp\n\tbl guest_main\n\tbrk #0\n")
 
 #else

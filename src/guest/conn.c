@@ -29,6 +29,7 @@ long msg_receive(int fd, struct request *r)
     struct sys_iov iov = {guest.in, sizeof guest.in};
     struct sys_msghdr msg = {NULL, 0, &iov, 1, &control, sizeof control, 0};
     long n;
+    memset(&control, 0, sizeof control);
     memset(r, 0, sizeof *r);
     do
         n = SYS3(__NR_recvmsg, fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -279,7 +280,8 @@ static void dispatch(struct request *r)
         proc_request(r);
         break;
     default: /* from a newer caller */
-        conn_error(c, r->head.req, "Unsupported", 0, NULL, "pid 1 does not know this request", NULL);
+        conn_error(c, r->head.req, "Unsupported", 0, NULL, "pid 1 does not know this request",
+                   NULL);
     }
 }
 
@@ -311,6 +313,7 @@ static void conn_ready(struct watch *w, uint32_t events)
 void conn_add(int fd)
 {
     struct conn *c;
+    struct sys_timespec patience = {60, 0}; /* of a worker with a caller that reads nothing */
     int flags;
     if (guest.nconns >= MAX_CONNS || (c = mem_alloc(sizeof *c)) == NULL) {
         sys_close(fd);
@@ -320,6 +323,7 @@ void conn_add(int fd)
     flags = sys_fcntl(fd, F_GETFL, 0);
     if (flags & O_NONBLOCK)
         sys_fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
+    SYS5(__NR_setsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (loop_watch(&c->watch, fd, EPOLLIN, conn_ready) != 0) {
         sys_close(fd);
         mem_free(c);

@@ -116,6 +116,7 @@ void control_stop_check(void)
     if (guest.stopping == 1 && procs_running == 0) {
         guest.stopping = 2;
         guest.stop_kill_ms = 0;
+        sys_kill(-1, SIGKILL); /* what the commands have left behind */
         sync_start(guest.stop_req);
     }
 }
@@ -125,8 +126,10 @@ static void take_stop(struct request *r)
     uint64_t grace = sb_read_u64(&r->fields, SB_F_GRACE_MS, 0);
     if (guest.stopping == 0) {
         guest.stopping = 1;
-        worker_stop_all();
-        proc_signal_all(grace > 0 ? SIGTERM : SIGKILL);
+        worker_drop_waiting();
+        /* Everybody but us, at once: no fork slips through. A stopped one would not notice. */
+        sys_kill(-1, grace > 0 ? SIGTERM : SIGKILL);
+        sys_kill(-1, SIGCONT);
         if (grace > 0) {
             guest.stop_kill_ms = sys_now_ms() + grace;
             loop_wake_at(guest.stop_kill_ms);
@@ -154,7 +157,8 @@ static void control_ready(struct watch *w, uint32_t events)
     n = msg_receive(w->fd, &r);
     if (n == -EAGAIN)
         return;
-    if (n <= 0 || sb_read_begin(&r.fields, &r.head, guest.in, (size_t)n) != 0 || msg_unspill(&r) != 0) {
+    if (n <= 0 || sb_read_begin(&r.fields, &r.head, guest.in, (size_t)n) != 0 ||
+        msg_unspill(&r) != 0) {
         request_end(&r);
         control_lost();
         return;

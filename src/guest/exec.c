@@ -160,7 +160,8 @@ static void names_put(struct names *t, char *entry)
 }
 
 /* Vectors for execve out of one piece of memory: argv of all stages, each with its NULL, then env. */
-static void *vectors_make(const struct wish *w, const struct request *r, char ***argv, struct launch *l)
+static void *vectors_make(const struct wish *w, const struct request *r, char ***argv,
+                          struct launch *l)
 {
     size_t inherited = w->clean ? 0 : guest.nenv, slots = 16, ptrs;
     struct sb_reader at = r->fields;
@@ -246,7 +247,8 @@ static void start_error(const struct request *r, const struct launch *l, const c
     case STEP_CWD:
         kind = e == EINVAL ? "InvalidArgument" : kind_of_errno(e);
         path = l->cwd;
-        text = sentence(path, e == EINVAL ? "only one's own home can be named by ~" : text_of_errno(e));
+        text = sentence(path,
+                        e == EINVAL ? "only one's own home can be named by ~" : text_of_errno(e));
         break;
     default:
         text = sentence(program, text_of_errno(e));
@@ -256,7 +258,8 @@ static void start_error(const struct request *r, const struct launch *l, const c
 
 /* All stages, from left to right. 0, or -1 after an error answer: then what was started is killed, and
  * reaped like any stranger. */
-static int stages_start(struct request *r, struct proc *p, struct launch *l, char **argv, int last_out)
+static int stages_start(struct request *r, struct proc *p, struct launch *l, char **argv,
+                        int last_out)
 {
     int feed = l->in, link[2] = {-1, -1};
     for (unsigned i = 0; i < p->nstages; i++) {
@@ -314,7 +317,8 @@ void exec_request(struct request *r)
         return;
     }
     if (guest.stopping) {
-        conn_error(r->conn, r->head.req, "NotRunning", 0, NULL, "the sandbox is being stopped", NULL);
+        conn_error(r->conn, r->head.req, "NotRunning", 0, NULL, "the sandbox is being stopped",
+                   NULL);
         return;
     }
     if (guest.limit_commands != 0 && procs_running >= guest.limit_commands) {

@@ -22,9 +22,9 @@ void file_send(const struct sb_packer *p, int fd)
         file_refuse("LimitExceeded", "the answer does not fit into a message", NULL);
     do
         err = msg_send(FILE_CONN, p, &fd, fd >= 0, 0);
-    while (err == -EAGAIN || err == -ENOBUFS);
+    while (err == -ENOBUFS);
     if (err != 0)
-        sys_exit(0); /* nobody listens any more */
+        sys_exit(err == -EAGAIN); /* nobody listens any more */
 }
 
 _Noreturn void file_finish(const struct sb_packer *p, int fd)
@@ -125,7 +125,8 @@ static void op_mkdir(void)
     if (file_u64(SB_F_PARENTS, 0) != 0)
         path_make_parents(job.path);
     err = SYS3(__NR_mkdirat, AT_FDCWD, job.path, mode);
-    if (err == -EEXIST && sys_statx(AT_FDCWD, job.path, 0, &st) == 0 && (st.stx_mode & 0170000) == 0040000) {
+    if (err == -EEXIST && sys_statx(AT_FDCWD, job.path, 0, &st) == 0 &&
+        (st.stx_mode & 0170000) == 0040000) {
         file_begin(&p, SB_REPLY);
         sb_pack_u64(&p, SB_F_CREATED, 0);
         file_finish(&p, -1);
@@ -224,8 +225,10 @@ static void op_setxattr(void)
             continue;
         zero = str_find(f.data, f.len, '\0');
         if (zero == NULL)
-            file_refuse("InvalidArgument", "an extended attribute is a name, a zero byte, a value", job.path);
-        err = SYS5(__NR_setxattr, job.path, f.data, zero + 1, f.data + f.len - (const unsigned char *)zero - 1, 0);
+            file_refuse("InvalidArgument", "an extended attribute is a name, a zero byte, a value",
+                        job.path);
+        err = SYS5(__NR_setxattr, job.path, f.data, zero + 1,
+                   f.data + f.len - (const unsigned char *)zero - 1, 0);
         if (err < 0)
             file_fail((int)err, "setxattr", job.path);
     }
@@ -258,14 +261,17 @@ static void op_getxattr(void)
 static void become(void)
 {
     char *user = field_text(SB_F_USER);
-    int err = users_find(user != NULL ? user : guest.user != NULL ? guest.user : "user", &job.who,
-                         (char *)guest.in);
+    int err = users_find(user != NULL         ? user
+                         : guest.user != NULL ? guest.user
+                                              : "user",
+                         &job.who, (char *)guest.in);
     if (err == 0)
         err = users_become(&job.who);
     if (err == -EOPNOTSUPP)
         file_refuse("Unsupported", "this sandbox has one user only", NULL);
     if (err != 0)
-        answer_error("InvalidArgument", -err, "user", "the sandbox has no such user or group", NULL);
+        answer_error("InvalidArgument", -err, "user", "the sandbox has no such user or group",
+                     NULL);
     SYS1(__NR_umask, 0);
 }
 

@@ -16,7 +16,7 @@ enum {
 struct job_file {
     const struct request *r;
     struct account who;
-    int with; /* FILE_WITH is there */
+    int with;           /* FILE_WITH is there */
     char *path, *path2; /* absolute, without "." and ".."; NULL: not given */
 };
 
@@ -55,7 +55,7 @@ void owner_find(const char *text, uint32_t *uid, uint32_t *gid);
 struct level {
     uint64_t ino;
     uint32_t major, minor;
-    int fd;          /* -1: closed for want of room, to be found again by ".." */
+    int fd; /* -1: closed for want of room, to be found again by ".." */
     uint32_t n, next;
     uint32_t *names; /* offsets into what follows them: type byte, zero-terminated name; sorted */
     size_t path_len; /* of the path up to this directory */

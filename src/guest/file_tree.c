@@ -192,7 +192,8 @@ static void keep_times(int dir, const char *name, const struct statx *st, int ke
 }
 
 /* One file that is not a directory, to a name that must not exist. */
-static long copy_one(int dir, const char *name, int to_dir, const char *to, const struct statx *st, int keep)
+static long copy_one(int dir, const char *name, int to_dir, const char *to, const struct statx *st,
+                     int keep)
 {
     unsigned type = type_of(st);
     int mode = (int)(st->stx_mode & (keep ? 07777 : 0777)), from, into;
@@ -212,7 +213,8 @@ static long copy_one(int dir, const char *name, int to_dir, const char *to, cons
         err = sys_fstat(from, &now);
         if (err == 0 && type_of(&now) != 0100000)
             err = -ENXIO;
-        into = err < 0 ? (int)err : sys_openat(to_dir, to, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+        into = err < 0 ? (int)err
+                       : sys_openat(to_dir, to, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
         err = into;
         if (into >= 0) {
             err = copy_bytes(from, into);
@@ -243,7 +245,8 @@ static int same_place(const struct level *a, const struct level *b)
     return a->ino == b->ino && a->major == b->major && a->minor == b->minor;
 }
 
-static void copy_tree(int dir, const char *name, const char *path, int to_dir, const char *to, int keep)
+static void copy_tree(int dir, const char *name, const char *path, int to_dir, const char *to,
+                      int keep)
 {
     struct walk from = {0}, into = {.bare = 1};
     struct statx st;
@@ -292,7 +295,8 @@ static void copy_tree(int dir, const char *name, const char *path, int to_dir, c
         if (err == -ENOENT)
             continue;
         if (err == 0 && type_of(&st) == 0040000) {
-            struct level here = {.ino = st.stx_ino, .major = st.stx_dev_major, .minor = st.stx_dev_minor};
+            struct level here = {
+                .ino = st.stx_ino, .major = st.stx_dev_major, .minor = st.stx_dev_minor};
             if (same_place(&here, &into.stack[0]))
                 file_fail(EINVAL, "copy into itself", walk_path(&from, inner));
             err = walk_enter(&from, inner);
@@ -317,7 +321,8 @@ static void copy_tree(int dir, const char *name, const char *path, int to_dir, c
 static int inside(const char *path, const char *top)
 {
     size_t n = strlen(top);
-    return strlen(path) >= n && memcmp(path, top, n) == 0 && (path[n] == '/' || path[n] == '\0' || n == 1);
+    return strlen(path) >= n && memcmp(path, top, n) == 0 &&
+           (path[n] == '/' || path[n] == '\0' || n == 1);
 }
 
 /* A regular file onto a name that may exist: then it keeps mode and owner, and a link is followed. */
@@ -334,7 +339,8 @@ static void copy_file_over(const struct statx *st)
     into = sys_openat(AT_FDCWD, job.path2, O_WRONLY | O_CREAT | O_EXCL, st->stx_mode & 0777);
     if (into == -EEXIST) {
         fresh = 0;
-        into = sys_openat(AT_FDCWD, job.path2, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY, st->stx_mode & 0777);
+        into = sys_openat(AT_FDCWD, job.path2, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY,
+                          st->stx_mode & 0777);
     }
     if (into < 0)
         file_fail(into, "open", job.path2);
@@ -343,7 +349,8 @@ static void copy_file_over(const struct statx *st)
         err = sys_fstat(into, &b);
     if (err == 0 && (type_of(&a) != 0100000 || type_of(&b) != 0100000))
         err = -ENXIO;
-    if (err == 0 && a.stx_ino == b.stx_ino && a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor)
+    if (err == 0 && a.stx_ino == b.stx_ino && a.stx_dev_major == b.stx_dev_major &&
+        a.stx_dev_minor == b.stx_dev_minor)
         err = -EINVAL;
     if (err == 0 && !fresh)
         err = (int)SYS2(__NR_ftruncate, into, 0);

@@ -9,7 +9,8 @@ enum { KEEP_OPEN = 64 };
 /* Order of two names of one block. */
 static int name_after(const char *text, uint32_t a, uint32_t b)
 {
-    const unsigned char *x = (const unsigned char *)text + a + 1, *y = (const unsigned char *)text + b + 1;
+    const unsigned char *x = (const unsigned char *)text + a + 1,
+                        *y = (const unsigned char *)text + b + 1;
     while (*x == *y && *x != 0)
         x++, y++;
     return *x > *y;
@@ -173,7 +174,8 @@ const char *walk_path(struct walk *w, const char *name)
 int walk_enter(struct walk *w, const char *name)
 {
     size_t before = w->path_len;
-    int fd = sys_openat(walk_dir(w), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK, 0), err;
+    int fd = sys_openat(walk_dir(w), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK, 0),
+        err;
     if (fd < 0)
         return fd;
     walk_path(w, name);
@@ -194,7 +196,8 @@ int walk_leave(struct walk *w)
         if (up->fd < 0)
             err = up->fd;
         else if ((err = sys_fstat(up->fd, &st)) == 0 &&
-                 (st.stx_ino != up->ino || st.stx_dev_major != up->major || st.stx_dev_minor != up->minor))
+                 (st.stx_ino != up->ino || st.stx_dev_major != up->major ||
+                  st.stx_dev_minor != up->minor))
             err = -ESTALE;
     }
     sys_close(l->fd);

@@ -138,7 +138,8 @@ void file_open(void)
     err = sys_statx(AT_FDCWD, job.path, flags & O_NOFOLLOW ? AT_SYMLINK_NOFOLLOW : 0, &st);
     if (err == 0 && !(flags & O_EXCL) && (st.stx_mode & 0170000) != 0120000)
         refuse_special(&st, job.path);
-    entry_reply(job.path, AT_FDCWD, job.path, open_regular(AT_FDCWD, job.path, (int)flags, mode, &st));
+    entry_reply(job.path, AT_FDCWD, job.path,
+                open_regular(AT_FDCWD, job.path, (int)flags, mode, &st));
 }
 
 /* An unnamed file in the directory, or one with a name nobody knows yet (kind 'n', name in temp).
@@ -228,11 +229,13 @@ static void may_write(const struct target *t)
 }
 
 /* What is there keeps its owner, and its mode unless one was asked for. */
-static _Noreturn void write_in_place(const struct target *t, const struct sb_field_view *data, int flags)
+static _Noreturn void write_in_place(const struct target *t, const struct sb_field_view *data,
+                                     int flags)
 {
     int mode = mode_wanted(t->exists ? (int)(t->st.stx_mode & 07777) : 0644);
     struct statx st;
-    int fd = open_regular(t->dir, t->name, O_WRONLY | O_NOFOLLOW | flags | (t->exists ? 0 : O_CREAT), mode, &st);
+    int fd = open_regular(t->dir, t->name,
+                          O_WRONLY | O_NOFOLLOW | flags | (t->exists ? 0 : O_CREAT), mode, &st);
     write_all(fd, data->data, data->len);
     if (!t->exists || field_text(SB_F_OWNER) != NULL || (st.stx_mode & 07777) != (unsigned)mode)
         dress(fd, t);

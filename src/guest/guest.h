@@ -56,9 +56,9 @@ struct guest {
     int leaves_asked;
     int leaves_used; /* there have been leaves: trees are killed by them */
 
-    int syncing;          /* pid of the child that answers SB_G_STOP, 0 none */
+    int syncing; /* pid of the child that answers SB_G_STOP, 0 none */
     uint32_t stop_req;
-    int stopping;         /* SB_G_STOP was received: nothing new is started */
+    int stopping;          /* SB_G_STOP was received: nothing new is started */
     uint64_t stop_kill_ms; /* when TERM becomes KILL; 0 = done */
 
     /* A message being read, and one being written: one at a time each. Only touched pages cost. */

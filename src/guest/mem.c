@@ -83,7 +83,7 @@ void *mem_alloc(size_t n)
     if (whole < n)
         return NULL;
     while (class <= CLASS_MAX && ((size_t)1 << class) < whole)
-        class++;
+        class ++;
     if (class > CLASS_MAX) {
         whole = (whole + 4095) & ~(size_t)4095;
         p = sys_mmap(whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
@@ -124,7 +124,7 @@ void mem_free(void *at)
         return;
     }
     while (((size_t)1 << class) < p->size)
-        class++;
+        class ++;
     p->next = spare[class];
     spare[class] = p;
 }

@@ -285,7 +285,7 @@ void proc_tick(uint64_t now)
     }
     if (guest.stop_kill_ms != 0 && guest.stop_kill_ms <= now) {
         guest.stop_kill_ms = 0;
-        proc_signal_all(SIGKILL);
+        sys_kill(-1, SIGKILL);
     }
     if (guest.stop_kill_ms != 0 && (next == 0 || guest.stop_kill_ms < next))
         next = guest.stop_kill_ms;
@@ -314,13 +314,6 @@ void proc_forget(struct conn *c)
             if (p->out[i].lease == c)
                 stream_drain(&p->out[i]);
     }
-}
-
-void proc_signal_all(int sig)
-{
-    for (struct proc *p = procs; p != NULL; p = p->next)
-        if (p->running || p->leaf.procs >= 0)
-            tree_signal(p, sig);
 }
 
 /* ---- requests ---- */
@@ -421,7 +414,9 @@ static void request_attach(struct request *r, struct proc *p)
             lease = 0;
     for (int i = 0; i < 2; i++) {
         struct sys_iov piece[2];
-        unsigned n = stream_tail(&p->out[i], piece);
+        unsigned n;
+        stream_pump(&p->out[i]);
+        n = stream_tail(&p->out[i], piece);
         for (unsigned j = 0; j < n; j++)
             for (size_t at = 0, size; at < piece[j].len; at += size) {
                 size = piece[j].len - at < 32768 ? piece[j].len - at : 32768;

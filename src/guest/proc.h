@@ -34,7 +34,7 @@ struct proc {
     int detached, running, limited, hidden;
     struct leaf leaf; /* given back once empty */
     int leafed;       /* had one: its tree is what was in it */
-    int stdin_fd; /* kept for detached ones only, else -1 */
+    int stdin_fd;     /* kept for detached ones only, else -1 */
     struct stream out[2];
     struct waiter *waiters;
     uint64_t limit_at, kill_at, expire_at; /* sys_now_ms; 0 = not set */
@@ -58,12 +58,11 @@ void proc_reap(void);
 void proc_tick(uint64_t now);
 /* A connection is gone: its leases, its waiters, its commands that are not detached. */
 void proc_forget(struct conn *c);
-/* TERM or KILL to every command, for SB_G_STOP. */
-void proc_signal_all(int sig);
 
 /* tail.c */
 void stream_open(struct stream *s, int fd, struct conn *lease);
 void stream_drain(struct stream *s); /* nobody reads any more */
+void stream_pump(struct stream *s);  /* takes in what lies in the pipe, if we are the reader */
 void stream_close(struct stream *s);
 void stream_free(struct stream *s);
 int stream_at_end(const struct stream *s); /* no writer, nothing left in the pipe */

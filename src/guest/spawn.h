@@ -20,7 +20,7 @@ enum spawn_step {
 struct launch {
     char **argv, **env; /* env: nenv entries, ENV_SPARE free slots behind them */
     size_t nenv;
-    int clean;             /* no defaults in env */
+    int clean;              /* no defaults in env */
     const char *user, *cwd; /* cwd NULL: the home, or "/" */
     int in, out, err;       /* -1: as ours, which is /dev/null */
     int leaf;               /* cgroup.procs, -1: none */

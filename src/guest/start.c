@@ -30,7 +30,16 @@ static void listener_ready(struct watch *w, uint32_t events)
  * for root in file operations. Commands of root get the rest back from the bounding set. */
 static void drop_capabilities(void)
 {
-    enum { CHOWN = 0, DAC_OVERRIDE = 1, FOWNER = 3, FSETID = 4, KILL = 5, SETGID = 6, SETUID = 7, SETFCAP = 31 };
+    enum {
+        CHOWN = 0,
+        DAC_OVERRIDE = 1,
+        FOWNER = 3,
+        FSETID = 4,
+        KILL = 5,
+        SETGID = 6,
+        SETUID = 7,
+        SETFCAP = 31
+    };
     struct {
         uint32_t version;
         int pid;

@@ -18,7 +18,7 @@
 #define SYS3(n, a, b, c) sys_call(n, (long)(a), (long)(b), (long)(c), 0, 0, 0)
 #define SYS4(n, a, b, c, d) sys_call(n, (long)(a), (long)(b), (long)(c), (long)(d), 0, 0)
 #define SYS5(n, a, b, c, d, e) sys_call(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), 0)
-#define SYS6(n, a, b, c, d, e, f)                                                                   \
+#define SYS6(n, a, b, c, d, e, f) \
     sys_call(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
 
 enum {
@@ -63,6 +63,7 @@ enum {
     MSG_CMSG_CLOEXEC = 0x40000000,
     SOL_SOCKET = 1,
     SO_PEERCRED = 17,
+    SO_SNDTIMEO = 21,
     SCM_RIGHTS = 1,
     EPOLLIN = 1,
     EPOLLOUT = 4,
@@ -182,6 +183,7 @@ static inline int sys_fcntl(int fd, int cmd, long arg)
 
 static inline int sys_statx(int dir, const char *path, int flags, struct statx *st)
 {
+    __builtin_memset(st, 0, sizeof *st); /* checkers do not know that the kernel fills it in */
     return (int)SYS5(__NR_statx, dir, path, flags, STATX_BASIC_STATS, st);
 }
 

@@ -2,13 +2,13 @@
 #include "mem.h"
 #include "proc.h"
 
-static void stream_ready(struct watch *w, uint32_t events)
+/* One read into the ring: what it gave. */
+static long stream_take(struct stream *s)
 {
-    struct stream *s = (struct stream *)w;
+    const struct watch *w = &s->watch;
     struct sys_iov iov[2];
     uint32_t at;
     long n;
-    (void)events;
     if (s->ring == NULL)
         s->ring = sys_mmap(SB_TAIL_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     if (s->ring == NULL) {
@@ -24,7 +24,8 @@ static void stream_ready(struct watch *w, uint32_t events)
         iov[1].len = at;
         n = SYS3(__NR_readv, w->fd, iov, 2);
         if (n > 0) {
-            uint64_t over = s->len + (uint64_t)n > SB_TAIL_BYTES ? s->len + (uint64_t)n - SB_TAIL_BYTES : 0;
+            uint64_t over =
+                s->len + (uint64_t)n > SB_TAIL_BYTES ? s->len + (uint64_t)n - SB_TAIL_BYTES : 0;
             s->head = (uint32_t)((s->head + over) % SB_TAIL_BYTES);
             s->len += (uint32_t)((uint64_t)n - over);
             s->dropped += over;
@@ -32,6 +33,19 @@ static void stream_ready(struct watch *w, uint32_t events)
     }
     if (n == 0 || (n < 0 && n != -EAGAIN && n != -EINTR))
         stream_close(s);
+    return n;
+}
+
+static void stream_ready(struct watch *w, uint32_t events)
+{
+    (void)events;
+    stream_take((struct stream *)w);
+}
+
+void stream_pump(struct stream *s)
+{
+    for (int i = 0; i < 16 && s->watched && stream_take(s) > 0; i++)
+        ;
 }
 
 void stream_open(struct stream *s, int fd, struct conn *lease)

@@ -126,7 +126,8 @@ static int table_read(struct table *t)
             n = sys_read(fd, text, sizeof text);
             sys_close(fd);
             if (t->n == room) {
-                struct entry *more = mem_grow(t->at, t->n * sizeof *t->at, (room + 64) * 2 * sizeof *more);
+                struct entry *more =
+                    mem_grow(t->at, t->n * sizeof *t->at, (room + 64) * 2 * sizeof *more);
                 if (more == NULL)
                     break;
                 t->at = more;

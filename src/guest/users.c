@@ -111,8 +111,8 @@ int users_parse_passwd(const char *line, size_t len, const char *name, size_t na
     return 1;
 }
 
-int users_parse_group(const char *line, size_t len, const char *name, size_t name_len, uint32_t *gid,
-                      const char *member)
+int users_parse_group(const char *line, size_t len, const char *name, size_t name_len,
+                      uint32_t *gid, const char *member)
 {
     const char *f[4];
     size_t n[4];

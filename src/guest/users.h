@@ -22,8 +22,8 @@ int users_find(const char *spec, struct account *a, char *buf);
 /* The two halves of it, which look at text only. */
 int users_parse_passwd(const char *line, size_t len, const char *name, size_t name_len, int numeric,
                        uint32_t uid, struct account *a);
-int users_parse_group(const char *line, size_t len, const char *name, size_t name_len, uint32_t *gid,
-                      const char *member);
+int users_parse_group(const char *line, size_t len, const char *name, size_t name_len,
+                      uint32_t *gid, const char *member);
 
 /* The name for an id, or "" (and its length). */
 size_t users_name_of(uint32_t id, int group, char *out, size_t cap, char *buf);

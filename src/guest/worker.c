@@ -4,13 +4,14 @@
 #include "mem.h"
 #include "proc.h"
 
-enum { MAX_RUNNING = 8 };
+/* One caller that reads nothing can only hold up itself. */
+enum { MAX_RUNNING = 32, MAX_RUNNING_EACH = 8 };
 
 /* A file operation: waiting with a copy of its request, or running as a process. */
 struct job {
     struct job *next;
-    struct conn *conn; /* NULL: the asker is gone */
-    int pid;           /* 0: waiting */
+    struct conn *conn;      /* NULL: the asker is gone */
+    int pid;                /* 0: waiting */
     struct request request; /* fds and spill are ours while it waits */
     size_t len;
     unsigned char message[];
@@ -53,6 +54,16 @@ static void job_drop(struct job *j)
     mem_free(j);
 }
 
+static int may_start(const struct conn *c)
+{
+    unsigned each = 0;
+    if (running >= MAX_RUNNING)
+        return 0;
+    for (const struct job *j = jobs; j != NULL; j = j->next)
+        each += j->conn == c && j->pid != 0;
+    return each < MAX_RUNNING_EACH;
+}
+
 static int job_start(struct job *j, struct request *r)
 {
     long pid = sys_call(__NR_clone, SIGCHLD, 0, 0, 0, 0, 0);
@@ -70,10 +81,10 @@ static int job_start(struct job *j, struct request *r)
 
 static void jobs_start_waiting(void)
 {
-    for (struct job *j = jobs, *after; j != NULL && running < MAX_RUNNING; j = after) {
+    for (struct job *j = jobs, *after; j != NULL; j = after) {
         struct request r;
         after = j->next;
-        if (j->pid != 0)
+        if (j->pid != 0 || !may_start(j->conn))
             continue;
         r = j->request;
         if (r.spill == NULL) {
@@ -91,7 +102,7 @@ static void jobs_start_waiting(void)
 void worker_request(struct request *r)
 {
     size_t len = r->spill == NULL ? (size_t)(r->fields.end - r->fields.at) : 0;
-    int wait = running >= MAX_RUNNING;
+    int wait = !may_start(r->conn);
     struct job *j = mem_alloc(sizeof *j + (wait ? len : 0));
     struct job **end = &jobs;
     if (j == NULL || guest.stopping) {
@@ -149,13 +160,11 @@ void worker_forget(struct conn *c)
     }
 }
 
-void worker_stop_all(void)
+void worker_drop_waiting(void)
 {
     for (struct job *j = jobs, *after; j != NULL; j = after) {
         after = j->next;
-        if (j->pid > 0)
-            sys_kill(j->pid, SIGKILL);
-        else
+        if (j->pid == 0)
             job_drop(j);
     }
 }

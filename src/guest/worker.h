@@ -9,7 +9,7 @@
 int worker_reaped(int pid, int status);
 /* The connection is gone: what waits is dropped, what runs finds its socket shut. */
 void worker_forget(struct conn *c);
-/* Ends all of them, for SB_G_STOP. */
-void worker_stop_all(void);
+/* What waits is not started any more, for SB_G_STOP. */
+void worker_drop_waiting(void);
 
 #endif

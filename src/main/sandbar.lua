@@ -13,16 +13,28 @@ usage: sandbar run SCRIPT [ARGUMENTS]   run a Lua script; it sees `sandbar` and 
 
 local function readable(path)
   local f = io.open(path, "r")
-  if f then
-    f:close()
-  end
-  return f ~= nil
+  return f ~= nil and f:close() ~= nil
 end
 
-if prefix and readable(prefix.lua .. "/sandbar/init.lua") then
-  package.path = prefix.lua .. "/?.lua;" .. prefix.lua .. "/?/init.lua;" .. package.path
-  package.cpath = prefix.c .. "/?.so;" .. package.cpath
+-- Where the library is when the paths do not say: where it was installed, or beside this program (a prefix
+-- that was moved, a tree of LuaRocks).
+local function find_library()
+  local version = _VERSION:match("%d%.%d")
+  local places = { prefix }
+  local tree = arg[0]:match("^(.*)/lib/luarocks/[^/]+/sandbar/[^/]+/bin/[^/]+$") or arg[0]:match("^(.*)/bin/[^/]+$")
+  if tree then
+    places[#places + 1] = { lua = tree .. "/share/lua/" .. version, c = tree .. "/lib/lua/" .. version }
+  end
+  for _, place in ipairs(places) do
+    if readable(place.lua .. "/sandbar/init.lua") then
+      package.path = place.lua .. "/?.lua;" .. place.lua .. "/?/init.lua;" .. package.path
+      package.cpath = place.c .. "/?.so;" .. package.cpath
+      return
+    end
+  end
 end
+
+find_library()
 
 local function quit(code, message)
   if message then

@@ -46,6 +46,13 @@ const char *str_find(const void *s, size_t len, char c)
     return NULL;
 }
 
+char *str_put(char *to, const char *s)
+{
+    while ((*to = *s++) != '\0')
+        to++;
+    return to;
+}
+
 /* Every string must end where the kernel would look for its end. */
 static size_t touched;
 int spawn(struct launch *l)

@@ -222,13 +222,12 @@ static void close_fd(int *fd)
 static const char *sentence(const char *what, const char *why)
 {
     static char text[400];
-    size_t n = 0, m = strlen(why);
+    size_t n = 0;
     while (what[n] != '\0' && n < sizeof text - 100) {
         text[n] = (unsigned char)what[n] < ' ' ? '?' : what[n];
         n++;
     }
-    memcpy(text + n, ": ", 2);
-    memcpy(text + n + 2, why, m + 1);
+    str_put(str_put(text + n, ": "), why);
     return text;
 }
 

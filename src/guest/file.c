@@ -193,18 +193,16 @@ static void op_readlink(void)
 static void op_tempdir(void)
 {
     const char *dir = job.path != NULL ? job.path : "/tmp";
-    size_t len = dir[1] == '\0' ? 0 : strlen(dir);
-    char *path = mem_alloc(len + 48), random[32];
+    char *path = mem_alloc(strlen(dir) + 48), *end, random[32];
     int mode = wanted_mode(0700);
     struct sb_packer p;
     long err;
     if (path == NULL)
         file_fail(ENOMEM, NULL, dir);
-    memcpy(path, dir, len);
-    memcpy(path + len, "/sandbar-", 9);
+    end = str_put(path, dir[1] == '\0' ? "" : dir);
     do {
         path_temp_name(random);
-        memcpy(path + len + 9, random + 4, strlen(random + 4) + 1);
+        str_put(str_put(end, "/sandbar-"), random + 4);
         err = SYS3(__NR_mkdirat, AT_FDCWD, path, mode);
     } while (err == -EEXIST);
     if (err < 0)

@@ -105,7 +105,7 @@ int path_parent(char *path, int parents, const char **name)
 void path_temp_name(char out[32])
 {
     static const char hex[] = "0123456789abcdef";
-    unsigned char random[10];
+    unsigned char random[10] = {0};
     if (SYS3(__NR_getrandom, random, sizeof random, 0) != sizeof random)
         file_fail(EIO, "getrandom", NULL);
     memcpy(out, ".sb-", 4);

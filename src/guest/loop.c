@@ -84,7 +84,7 @@ void loop_wake_at(uint64_t ms)
 _Noreturn void loop_run(void)
 {
     for (;;) {
-        struct sys_epoll_event e;
+        struct sys_epoll_event e = {0, NULL};
         long n = SYS6(__NR_epoll_pwait, guest.epoll, &e, 1, -1, NULL, 8);
         if (n == 1) {
             struct watch *w = e.data;

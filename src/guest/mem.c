@@ -140,7 +140,7 @@ void *mem_grow(void *at, size_t used, size_t n)
         long r = SYS4(__NR_mremap, p - 1, p[-1].size, whole, MREMAP_MAYMOVE);
         if (r < 0 && r > -4096)
             return NULL;
-        p = (struct piece *)r;
+        __builtin_memcpy(&p, &r, sizeof p);
         p->size = whole;
         return p + 1;
     }
@@ -183,6 +183,13 @@ size_t str_digits(char *out, uint64_t value)
     for (size_t i = 0; i < n; i++)
         out[i] = buf[n - 1 - i];
     return n;
+}
+
+char *str_put(char *to, const char *s)
+{
+    while ((*to = *s++) != '\0')
+        to++;
+    return to;
 }
 
 const char *str_find(const void *s, size_t len, char c)

@@ -14,10 +14,10 @@ size_t strlen(const char *s);
 /* Zeroed memory or NULL. Small pieces come from size classes that are never given back to the kernel,
  * large ones are mappings of their own. */
 void *mem_alloc(size_t n);
-void mem_free(void *p);
+void mem_free(void *at);
 
-/* Room for n bytes with the first `used` of p kept; NULL leaves p alone. */
-void *mem_grow(void *p, size_t used, size_t n);
+/* Room for n bytes with the first `used` of it kept; NULL leaves it alone. */
+void *mem_grow(void *at, size_t used, size_t n);
 
 /* a and b are the same bytes; b ends at its zero. */
 int str_same(const void *a, size_t len, const char *b);
@@ -27,6 +27,9 @@ int str_number(const char *s, size_t len, uint64_t max, uint64_t *out);
 
 /* Writes decimal digits, returns how many (at most 20). Not zero-terminated. */
 size_t str_digits(char *out, uint64_t value);
+
+/* Copies a string with its zero; where that is now. */
+char *str_put(char *to, const char *s);
 
 /* The first byte c in s, or NULL. */
 const char *str_find(const void *s, size_t len, char c);

@@ -228,8 +228,8 @@ void proc_reap(void)
 {
     int strangers = 0;
     for (;;) {
-        struct sys_rusage usage;
-        int status;
+        struct sys_rusage usage = {0};
+        int status = 0;
         long pid = SYS4(__NR_wait4, -1, &status, WNOHANG | WALL, &usage);
         if (pid == -EINTR)
             continue;

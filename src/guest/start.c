@@ -46,7 +46,7 @@ static void drop_capabilities(void)
     } head = {0x20080522, 0};
     struct {
         uint32_t effective, permitted, inheritable;
-    } data[2];
+    } data[2] = {{0}};
     uint32_t keep = 1u << CHOWN | 1u << DAC_OVERRIDE | 1u << FOWNER | 1u << FSETID | 1u << KILL |
                     1u << SETGID | 1u << SETUID | 1u << SETFCAP;
     if (SYS2(__NR_capget, &head, data) != 0)

@@ -200,7 +200,10 @@ static inline int sys_kill(int pid, int sig)
 static inline void *sys_mmap(size_t len, int prot, int flags, int fd)
 {
     long r = SYS6(__NR_mmap, 0, len, prot, flags, fd, 0);
-    return r < 0 && r > -4096 ? NULL : (void *)r;
+    void *p = NULL;
+    if (r > 0 || r <= -4096)
+        __builtin_memcpy(&p, &r, sizeof p);
+    return p;
 }
 
 static inline void sys_munmap(void *p, size_t len)

@@ -99,7 +99,8 @@ static int stat_parse(const char *s, size_t len, struct entry *e)
 
 static int table_read(struct table *t)
 {
-    char dents[4096], path[32], text[512];
+    static char dents[4096];
+    char path[32], text[512];
     int dir = sys_openat(AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY, 0);
     size_t room = 0;
     long got;

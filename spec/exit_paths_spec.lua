@@ -94,7 +94,7 @@ describe("a program that ends", function()
     local r = run [[
       open_scope()
       collectgarbage() collectgarbage()
-      sandbar.sleep(0.005)
+      sandbar.sleep(0.001)
       print "end"
     ]]
     assert.equal("closed\tfalse\nend\n", r.stdout)

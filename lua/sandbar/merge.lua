@@ -118,10 +118,11 @@ function merge.drain(handles, deadline, max)
     local state = handles[fd] and stream.state(handles[fd])
     while state and state._mode == "pipe" and not state._ended and not state._closed do
       local left = deadline and math.max(deadline - core.now(), 0)
-      local data, ok, err
+      local data, err
       if state._reader then -- somebody else is reading: when that one is done we look again
-        ok, err = wait.on(state._reader, left, "wait")
+        err = select(2, wait.on(state._reader, left, "wait"))
       else
+        local ok
         ok, err = stream.ready(state, left)
         if ok then
           data, err = stream.native_read(state, "some", CHUNK, left)

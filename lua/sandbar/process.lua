@@ -1,6 +1,7 @@
 -- Process: a started or attached command. It ends with its scope unless it was detached; its exit is
 -- kept by the engine, its output by its pipes (stream.lua).
 
+local audit = require "sandbar.audit"
 local check = require "sandbar.check"
 local command = require "sandbar.command"
 local core = require "sandbar.core"
@@ -136,6 +137,7 @@ function process.start(to, cmd, opts)
     _release = r.release,
     _sandbox = to.handle,
   }
+  audit.emit("acquire", { what = "process", op = "start", id = to.id, pid = state.pid })
   local handle = process.handle(state)
   outputs(state, handle, { fields.out_mode, fields.err_mode })
   to.readers[state._serial] = state
@@ -346,7 +348,8 @@ function methods:close()
     or state._kill and not state._link.closed and state._native:release() or nil
   state._release, state._guard = nil, nil
   if release then
-    wait.op(release:op(), false, "close")
+    local _, err = wait.op(release:op(), false, "close")
+    audit.emit("release", { what = "process", op = "close", id = state._link.id, pid = state.pid, error = err })
   end
   if state.stdout then
     state.stdout:close()

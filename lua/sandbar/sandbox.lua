@@ -1,6 +1,8 @@
 -- Sandbox: the handle of one sandbox. Its fields are what was last heard; every call that can wait
 -- takes a timeout. Lifecycle goes to the provider's driver, everything else to the link.
 
+local attach = require "sandbar.attach"
+local audit = require "sandbar.audit"
 local check = require "sandbar.check"
 local core = require "sandbar.core"
 local duration = require "sandbar.duration"
@@ -11,7 +13,6 @@ local link = require "sandbar.link"
 local own = require "sandbar.own"
 local port = require "sandbar.port"
 local process = require "sandbar.process"
-local attach = require "sandbar.attach"
 local record = require "sandbar.record"
 local wait = require "sandbar.wait"
 
@@ -225,6 +226,7 @@ function methods:destroy(opts)
       return nil, err
     end
     disown(state)
+    audit.emit("release", { what = "sandbox", op = "destroy", id = state.id })
     state.state, state.kept, state.ends_at = "gone", nil, nil
     state._link.gone = true
     if state._link.box then
@@ -245,7 +247,8 @@ function methods:close()
   state._release = nil
   state._link:close()
   if release and not release:fired() then
-    wait.op(release:op(), false, "close")
+    local _, err = wait.op(release:op(), false, "close")
+    audit.emit("release", { what = "sandbox", op = "close", id = state.id, error = err })
     state.state = "gone"
   end
   return true

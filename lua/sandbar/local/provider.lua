@@ -1,6 +1,7 @@
 -- The local provider: this machine's kernel. Policy and names are here and in spec.lua; what it does is
 -- asked of the engine through driver.lua.
 
+local audit = require "sandbar.audit"
 local capabilities = require "sandbar.capabilities"
 local check = require "sandbar.check"
 local claims = require "sandbar.local.claims"
@@ -53,6 +54,16 @@ local function claimed(state, timeout)
   return state._claims
 end
 
+-- A refusal, told to the audit trail.
+local function refuse(err, op, id)
+  err = errors.from(err, op)
+  if audit.on() then
+    audit.emit("refuse", { what = "sandbox", op = op, id = id, kind = err.kind, clause = err.clause,
+      message = err.message })
+  end
+  return nil, err
+end
+
 local function allocate(self, op, given, opts, scope)
   local state = state_of(self)
   local timeout, err = timeout_of(opts, op)
@@ -64,7 +75,7 @@ local function allocate(self, op, given, opts, scope)
   local fields
   fields, err = spec.fields(merged, scoped)
   if not fields then
-    return nil, errors.from(err, op)
+    return refuse(err, op, merged.id)
   end
   if merged.expect then
     local have, why = claimed(state, timeout)
@@ -73,15 +84,16 @@ local function allocate(self, op, given, opts, scope)
       ok, why = capabilities.check(merged.expect, have)
     end
     if not ok then
-      return nil, errors.from(why, op)
+      return refuse(why, op, merged.id)
     end
   end
   fields.owned = scoped and 1 or 0
   local r
   r, err = state._driver:create(fields, timeout)
   if not r then
-    return nil, errors.from(err, op)
+    return refuse(err, op, fields.id)
   end
+  audit.emit("acquire", { what = "sandbox", op = op, id = fields.id, owned = scoped })
   if not scoped then
     r.release:cancel() -- from here on it belongs to nobody
     r.release = nil
@@ -304,7 +316,11 @@ end
 
 function methods:destroy(id, opts)
   return about(self, "destroy", id, opts, function(to, timeout)
-    return to:destroy(id, timeout)
+    local ok, err = to:destroy(id, timeout)
+    if ok then
+      audit.emit("release", { what = "sandbox", op = "destroy", id = id })
+    end
+    return ok, err
   end)
 end
 

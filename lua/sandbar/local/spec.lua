@@ -1,6 +1,7 @@
 -- What a spec asks of the local engine, clause by clause, before anything is allocated. Each clause is
 -- one function: it adds fields of the create request, or says why not. The spec itself is never changed.
 
+local audit = require "sandbar.audit"
 local check = require "sandbar.check"
 local core = require "sandbar.core"
 local duration = require "sandbar.duration"
@@ -121,6 +122,7 @@ function spec.check_env(env, max)
       total = total + #name + #value + 2
     elseif core.is_secret(value) then
       total = total + #name + 2
+      audit.emit("secret", { what = "env", name = name })
     else
       return invalid("env", ("env: the value of %s is neither a string nor a secret"):format(name))
     end

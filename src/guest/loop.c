@@ -86,8 +86,8 @@ _Noreturn void loop_run(void)
     for (;;) {
         struct sys_epoll_event e = {0, NULL};
         long n = SYS6(__NR_epoll_pwait, guest.epoll, &e, 1, -1, NULL, 8);
-        if (n == 1) {
-            struct watch *w = e.data;
+        struct watch *w = e.data;
+        if (n == 1 && w != NULL) {
             w->ready(w, e.events);
             conn_reap_dead();
         }

@@ -140,7 +140,8 @@ void *mem_grow(void *at, size_t used, size_t n)
         long r = SYS4(__NR_mremap, p - 1, p[-1].size, whole, MREMAP_MAYMOVE);
         if (r < 0 && r > -4096)
             return NULL;
-        __builtin_memcpy(&p, &r, sizeof p);
+        __builtin_memcpy(&fresh, &r, sizeof fresh);
+        p = fresh;
         p->size = whole;
         return p + 1;
     }

@@ -99,7 +99,7 @@ local function open_lease(state)
     end
     readers[state._serial] = state
     state._lease = r.object
-    local tails = process.pieces(r.parts)
+    local tails = record.tails(r.parts)
     stream.supply(state.stdout, out, tails[1])
     stream.supply(state.stderr, errs, tails[2])
     return true
@@ -134,7 +134,7 @@ function attach.attach(to, target, expect, timeout)
     _attached = true,
   }
   local handle = process.handle(state)
-  local tails = process.pieces(r.parts)
+  local tails = record.tails(r.parts)
   local running = (r.fields.running or 0) ~= 0
   for fd, name in ipairs { "out", "err" } do
     local native = r.object["std" .. name](r.object)

@@ -3,7 +3,7 @@
 
 local errors = require "sandbar.errors"
 local duration = require "sandbar.duration"
-local spec = require "sandbar.local.spec"
+local values = require "sandbar.local.values"
 
 local SHELL = "/bin/sh"
 local MAX_STRING = 131071 -- bytes of one argument or NAME=value the kernel takes
@@ -44,7 +44,7 @@ function command.schema(extra)
   return out
 end
 
-local invalid, unsupported = spec.invalid, spec.unsupported
+local invalid, unsupported = values.invalid, values.unsupported
 
 local function check_vector(argv, what)
   if #argv == 0 then
@@ -224,7 +224,7 @@ function command.fields(fname, cmd, opts, limits, capture)
         }
       end
     end
-    f.env, err = spec.check_env(opts.env, limits.max_env or MAX_ENV)
+    f.env, err = values.check_env(opts.env, limits.max_env or MAX_ENV)
     if err then
       return nil, err
     end

@@ -108,7 +108,7 @@ end
 
 local function run_native(to, fields, stdin, timeout, opts, max)
   local start = core.now()
-  local box, err = to:native(timeout)
+  local box, err = to:native(timeout, "exec")
   if not box then
     return nil, errors.from(err, "exec")
   end
@@ -259,7 +259,7 @@ local function run_streams(to, fields, source, stdin, timeout, opts, max)
   local start = core.now()
   local deadline = timeout and start + timeout
   fields.in_mode = (source or stdin) and 1 or 0
-  local box, err = to:native(timeout)
+  local box, err = to:native(timeout, "exec")
   if not box then
     return nil, errors.from(err, "exec")
   end

@@ -49,4 +49,41 @@ function hosttree.split(path)
   return dir == "" and "/" or dir, name
 end
 
+-- A shell pattern (* ? [set], ** across directories) as a predicate; without a / it is about the name.
+function hosttree.matcher(pattern)
+  if pattern == nil then
+    return function()
+      return true
+    end
+  elseif type(pattern) == "function" then
+    return pattern
+  end
+  local lua = pattern:gsub("[%^%$%(%)%%%.%+%-]", "%%%0")
+  lua = lua:gsub("%*%*/?", "\1"):gsub("%*", "[^/]*"):gsub("\1", ".*"):gsub("%?", "[^/]")
+  lua = "^" .. lua:gsub("%[!", "[^") .. "$"
+  local whole = pattern:find("/", 1, true)
+  return function(path)
+    return (whole and path or path:match("[^/]*$")):match(lua) ~= nil
+  end
+end
+
+-- Does a link with this text, at this path below the target, stay below it?
+function hosttree.stays_inside(path, target)
+  if target == nil or target == "" or target:sub(1, 1) == "/" then
+    return false
+  end
+  local _, depth = path:gsub("/", "")
+  for part in target:gmatch("[^/]+") do
+    if part == ".." then
+      depth = depth - 1
+      if depth < 0 then
+        return false
+      end
+    elseif part ~= "." then
+      depth = depth + 1
+    end
+  end
+  return true
+end
+
 return hosttree

@@ -39,7 +39,7 @@ function Link:not_running(state)
 end
 
 -- The connection to pid 1, or nil and NotRunning, NotFound, Closed.
-function Link:native(timeout)
+function Link:native(timeout, opname)
   if self.closed then
     return self:fail("Closed", ("the handle of sandbox %s is closed"):format(self.id))
   end
@@ -50,7 +50,7 @@ function Link:native(timeout)
   if self.gone then
     return self:not_running("gone")
   end
-  local r, err = self.driver:connect(self.id, {}, timeout)
+  local r, err = self.driver:connect(self.id, {}, timeout, opname)
   if not r then
     return nil, err
   end
@@ -71,7 +71,7 @@ end
 -- A call failed: when the sandbox has gone for good, that is the answer. The request itself is never sent
 -- again.
 function Link:judge(err)
-  if err.kind ~= "NotRunning" or self.closed then
+  if (err.kind ~= "NotRunning" and err.kind ~= "OutcomeUnknown") or self.closed then
     return nil, err
   end
   local r, why = self.driver:info(self.id, 5)
@@ -91,7 +91,7 @@ end
 -- One operation on the connection: its result, or nil and an error.
 function Link:call(method, opname, timeout, ...)
   local deadline = link.deadline(timeout)
-  local box, err = self:native(timeout)
+  local box, err = self:native(timeout, opname)
   if not box then
     return nil, errors.from(err, opname)
   end

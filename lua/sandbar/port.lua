@@ -31,7 +31,7 @@ end
 -- number, so that connections are used again, and never outlives the run.
 local function http_port(state, op, timeout)
   local to = state._link
-  local box, err = to:native(timeout)
+  local box, err = to:native(timeout, op)
   if not box then
     return nil, errors.from(err, op)
   end

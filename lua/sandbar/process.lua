@@ -17,7 +17,6 @@ local wait = require "sandbar.wait"
 
 local MAX_UNREAD = 67108864 -- what wait{ output = true } keeps for later reads, a stream
 local KILL_GRACE = 5
-local STREAM_STDERR = 4 -- of the engine's bits
 
 local process = {}
 
@@ -60,16 +59,6 @@ end
 
 local MODE_NAMES = { [0] = "ignore", [1] = "pipe", [2] = "tail", [3] = "merged" }
 
--- What the tail of an ended (or not yet ended) process holds: { [1] = bytes, [2] = bytes }.
-local function pieces(parts)
-  local out = { "", "" }
-  for _, part in ipairs(parts or {}) do
-    local fd = part.stream == STREAM_STDERR and 2 or 1
-    out[fd] = out[fd] .. (part.data or "")
-  end
-  return out
-end
-
 -- Output of a "tail" process is read when it has ended.
 local function open_tail(state, fd)
   return function(timeout)
@@ -83,7 +72,7 @@ local function open_tail(state, fd)
     if not r then
       return nil, err
     end
-    stream.supply(fd == 1 and state.stdout or state.stderr, nil, pieces(r.parts)[fd])
+    stream.supply(fd == 1 and state.stdout or state.stderr, nil, record.tails(r.parts)[fd])
     return true
   end
 end
@@ -397,7 +386,5 @@ function process.handle(state)
   state._finalize, state._adopt = finalize, adopt
   return core.handle(class, state)
 end
-
-process.pieces = pieces
 
 return process

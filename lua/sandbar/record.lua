@@ -9,6 +9,7 @@ local SIGNALS = {
 }
 local ALIASES = { IOT = 6, POLL = 29, CLD = 17 }
 local LAST_SIGNAL = 64
+local STREAM_STDERR = 4 -- of the engine's bits
 
 local NAMES = {}
 for name, number in pairs(SIGNALS) do
@@ -142,6 +143,16 @@ function record.process(fields)
     running = (fields.running or 0) ~= 0,
     start_ns = fields.start_ns,
   }
+end
+
+-- What an attach brought of the output so far: { stdout, stderr }.
+function record.tails(parts)
+  local out = { "", "" }
+  for _, part in ipairs(parts or {}) do
+    local fd = part.stream == STREAM_STDERR and 2 or 1
+    out[fd] = out[fd] .. (part.data or "")
+  end
+  return out
 end
 
 -- Exit code and signal of a wait status: 128 + n and the name when signal n ended it.

@@ -214,43 +214,6 @@ end
 
 -- ---- download ----
 
--- A shell pattern (* ? [set], ** across directories) as a predicate; without a / it is about the name.
-local function matcher(pattern)
-  if pattern == nil then
-    return function()
-      return true
-    end
-  elseif type(pattern) == "function" then
-    return pattern
-  end
-  local lua = pattern:gsub("[%^%$%(%)%%%.%+%-]", "%%%0")
-  lua = lua:gsub("%*%*/?", "\1"):gsub("%*", "[^/]*"):gsub("\1", ".*"):gsub("%?", "[^/]")
-  lua = "^" .. lua:gsub("%[!", "[^") .. "$"
-  local whole = pattern:find("/", 1, true)
-  return function(path)
-    return (whole and path or path:match("[^/]*$")):match(lua) ~= nil
-  end
-end
-
--- Does a link with this text, at this path below the target, stay below it?
-local function stays_inside(path, target)
-  if target == nil or target == "" or target:sub(1, 1) == "/" then
-    return false
-  end
-  local _, depth = path:gsub("/", "")
-  for part in target:gmatch("[^/]+") do
-    if part == ".." then
-      depth = depth - 1
-      if depth < 0 then
-        return false
-      end
-    elseif part ~= "." then
-      depth = depth + 1
-    end
-  end
-  return true
-end
-
 local function download_file(run, path, base, name, mode)
   local r, err = run.state._link:call("open", run.op, link.left(run.deadline),
     { path = path, oflags = 0, user = run.user })
@@ -340,7 +303,7 @@ local function download_tree(run, path, host_path, match)
       ok = true
     elseif entry.type == "file" then
       ok, err = download_file(run, entry.full, host_path, entry.path, bits_of(entry))
-    elseif entry.type == "link" and stays_inside(entry.path, entry.target) then
+    elseif entry.type == "link" and hosttree.stays_inside(entry.path, entry.target) then
       links[#links + 1] = entry
     else
       run.report.skipped[#run.report.skipped + 1] = entry.full
@@ -393,7 +356,7 @@ function methods:download(path, host_path, opts)
     ok, err = hosttree.at(run.op, "mkdir", dir, name, nil, 493)
     if ok then
       run.report.directories = 1
-      ok, err = download_tree(run, path, host_path, matcher(opts.match))
+      ok, err = download_tree(run, path, host_path, hosttree.matcher(opts.match))
     end
   elseif r.fields.ftype == "file" then
     if host_path:sub(-1) == "/" then

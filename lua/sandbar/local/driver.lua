@@ -4,7 +4,7 @@
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local root = require "sandbar.local.root"
-local spec = require "sandbar.local.spec"
+local values = require "sandbar.local.values"
 local wait = require "sandbar.wait"
 
 local driver = {}
@@ -59,8 +59,8 @@ function Driver:create(fields, timeout)
   end, { id = fields.id })
 end
 
-function Driver:connect(id, labels, timeout)
-  return self:run("connect", timeout, function(engine)
+function Driver:connect(id, labels, timeout, opname)
+  return self:run(opname or "connect", timeout, function(engine)
     return engine:connect { id = id, label = labels }
   end, { id = id })
 end
@@ -68,7 +68,7 @@ end
 function Driver:resume(id, lifetime, timeout)
   local ms, err
   if lifetime ~= nil then
-    ms, err = spec.check_lifetime(lifetime)
+    ms, err = values.check_lifetime(lifetime)
     if not ms then
       return nil, errors.from(err, "resume")
     end
@@ -84,7 +84,7 @@ end
 
 -- When it ends, in seconds of wall time.
 function Driver:set_lifetime(id, lifetime, timeout)
-  local ms, err = spec.check_lifetime(lifetime)
+  local ms, err = values.check_lifetime(lifetime)
   if not ms then
     return nil, errors.from(err, "set_lifetime")
   end

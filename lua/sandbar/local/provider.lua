@@ -9,14 +9,12 @@ local core = require "sandbar.core"
 local driver = require "sandbar.local.driver"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
-local iterator = require "sandbar.iterator"
+local listing = require "sandbar.local.listing"
 local own = require "sandbar.own"
 local record = require "sandbar.record"
 local sandbox = require "sandbar.sandbox"
 local spec = require "sandbar.local.spec"
-
-local PAGE = 100
-local STATES = { running = true, paused = true, gone = true, failed = true }
+local values = require "sandbar.local.values"
 
 local provider = {}
 
@@ -156,7 +154,7 @@ local CONNECT = {
 
 -- Gives a running sandbox more time if what it has is less; never takes any away.
 local function extend(state, r, lifetime, timeout)
-  local ms, err = spec.check_lifetime(lifetime)
+  local ms, err = values.check_lifetime(lifetime)
   if not ms then
     return nil, err
   end
@@ -179,14 +177,14 @@ function methods:connect(id, opts)
   local timeout, err = timeout_of(opts, "connect")
   local ok = not err
   if ok then
-    ok, err = spec.check_id(id)
+    ok, err = values.check_id(id)
   end
   local labels
   if ok then
-    labels, err = spec.check_labels(opts.expect_labels or {}, "expect_labels")
+    labels, err = values.check_labels(opts.expect_labels or {}, "expect_labels")
   end
   if ok and labels and opts.lifetime ~= nil then
-    ok, err = spec.check_lifetime(opts.lifetime)
+    ok, err = values.check_lifetime(opts.lifetime)
   end
   if not ok or not labels then
     return nil, errors.from(err, "connect")
@@ -205,60 +203,15 @@ function methods:connect(id, opts)
   return sandbox.new({ fields = r.fields, object = r.object }, { driver = state._driver })
 end
 
--- `opts` of each and list -> what the engine filters by.
-local function filter_of(opts, op)
-  local labels, err = spec.check_labels(opts.labels or {}, "labels")
-  if not labels then
-    return nil, errors.from(err, op)
-  end
-  local states = opts.state
-  if type(states) == "string" then
-    states = { states }
-  end
-  for _, name in ipairs(states or {}) do
-    if not STATES[name] then
-      return nil, errors.new {
-        kind = "InvalidArgument", op = op,
-        message = ("state: %q is none of running, paused, gone, failed"):format(tostring(name)),
-      }
-    end
-  end
-  local size = opts.page_size or PAGE
-  if size < 1 or size > 1000 then
-    return nil, errors.new {
-      kind = "InvalidArgument", op = op, message = "page_size: not between 1 and 1000",
-    }
-  end
-  return { label = labels, state = states, page_size = size }
-end
-
 local EACH = { labels = "table", state = "string|table", page_size = "integer", timeout = "timeout" }
 
 local function each(self, opts, op)
   local state = state_of(self)
   local timeout, err = timeout_of(opts, op)
-  local filter
-  if not err then
-    filter, err = filter_of(opts, op)
-  end
   if err then
     return nil, err
   end
-  local it = { at = 1, page = {}, more = true }
-  return iterator.new(function()
-    while it.at > #it.page do
-      if not it.more then
-        return nil
-      end
-      local page, after = state._driver:page(filter, it.after, timeout)
-      if not page then
-        return nil, after
-      end
-      it.page, it.at, it.after, it.more = page, 1, after, after ~= nil
-    end
-    it.at = it.at + 1
-    return record.sandbox(it.page[it.at - 1])
-  end, it)
+  return listing.each(state._driver, opts, op, timeout)
 end
 
 function methods:each(opts)
@@ -299,7 +252,7 @@ local function about(self, op, id, opts, fn)
   local timeout, err = timeout_of(opts, op)
   local ok = not err
   if ok then
-    ok, err = spec.check_id(id)
+    ok, err = values.check_id(id)
   end
   if not ok then
     return nil, errors.from(err, op)

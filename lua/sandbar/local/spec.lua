@@ -1,18 +1,14 @@
 -- What a spec asks of the local engine, clause by clause, before anything is allocated. Each clause is
 -- one function: it adds fields of the create request, or says why not. The spec itself is never changed.
 
-local audit = require "sandbar.audit"
 local check = require "sandbar.check"
 local core = require "sandbar.core"
-local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
-local record = require "sandbar.record"
+local values = require "sandbar.local.values"
 
 local LIFETIME = 3600
-local MAX_LIFETIME = 315360000 -- ten years: the engine takes no more
 local MAX_EXECS = 64
 local MAX_ENV = 262144
-local MAX_ID = 128
 
 local spec = {}
 
@@ -49,120 +45,7 @@ local LIMITS = {
   wall_time = "any",
 }
 
-local function invalid(clause, message)
-  return nil, errors.new { kind = "InvalidArgument", clause = clause, message = message }
-end
-
-local function unsupported(clause, message)
-  return nil, errors.new { kind = "Unsupported", clause = clause, message = message }
-end
-
-spec.invalid, spec.unsupported = invalid, unsupported
-
--- ---- pieces other modules use too ----
-
--- A sandbox id, or nil and InvalidArgument.
-function spec.check_id(id)
-  if #id < 1 or #id > MAX_ID or not id:match("^%w[%w._-]*$") then
-    return invalid("id", ("id %q is not 1 to 128 of A-Z a-z 0-9 . _ - with the first one alphanumeric"
-      ):format(id))
-  end
-  return id
-end
-
-local function no_zero(what, value)
-  if value:find("%z") then
-    return invalid(what, what .. " contains a zero byte")
-  end
-  return true
-end
-spec.no_zero = no_zero
-
--- Labels as the engine wants them: a list of texts, in the order of their keys.
-function spec.check_labels(labels, what)
-  local keys, list = {}, {}
-  for key, value in pairs(labels) do
-    if type(key) ~= "string" or type(value) ~= "string" then
-      return invalid("labels", what .. ": keys and values are strings")
-    end
-    if key == "" then
-      return invalid("labels", what .. ": a key is empty")
-    end
-    local ok, err = no_zero("labels", key)
-    if ok then
-      ok, err = no_zero("labels", value)
-    end
-    if not ok then
-      return nil, err
-    end
-    keys[#keys + 1] = key
-  end
-  table.sort(keys)
-  for i, key in ipairs(keys) do
-    list[i] = record.label(key, labels[key])
-  end
-  return list
-end
-
--- Environment entries for the wire. A secret stays one: its name and value meet in C.
-function spec.check_env(env, max)
-  local names, list, total = {}, {}, 0
-  for name, value in pairs(env) do
-    if type(name) ~= "string" then
-      return invalid("env", "env: names are strings")
-    end
-    if name == "" or name:find("[=%z]") then
-      return invalid("env", ("env: %q is no name of a variable (empty, or with = or a zero byte)"
-        ):format(name))
-    end
-    if type(value) == "string" then
-      if value:find("%z") then
-        return invalid("env", ("env: the value of %s contains a zero byte"):format(name))
-      end
-      total = total + #name + #value + 2
-    elseif core.is_secret(value) then
-      total = total + #name + 2
-      audit.emit("secret", { what = "env", name = name })
-    else
-      return invalid("env", ("env: the value of %s is neither a string nor a secret"):format(name))
-    end
-    names[#names + 1] = name
-  end
-  if total > max then
-    return nil, errors.new {
-      kind = "LimitExceeded",
-      limit = "max_env",
-      clause = "env",
-      message = ("env: %d bytes are more than limits.max_env = %d"):format(total, max),
-    }
-  end
-  table.sort(names)
-  for i, name in ipairs(names) do
-    local value = env[name]
-    if type(value) == "string" then
-      list[i] = name .. "=" .. value
-    else
-      list[i] = { name .. "=", value }
-    end
-  end
-  return list
-end
-
--- A lifetime in milliseconds; what is positive never becomes 0.
-function spec.check_lifetime(value)
-  if value == false then
-    return invalid("lifetime", "lifetime: a sandbox always has one; give a positive time")
-  end
-  local seconds, err = duration.parse(value, "lifetime")
-  if not seconds then
-    return nil, err
-  end
-  if seconds <= 0 or seconds > MAX_LIFETIME then
-    return invalid("lifetime", ("lifetime: %s s is not between 0 and %d s"):format(
-      tostring(seconds), MAX_LIFETIME))
-  end
-  return math.max(math.ceil(seconds * 1000), 1)
-end
+local invalid, unsupported, no_zero = values.invalid, values.unsupported, values.no_zero
 
 -- ---- the clauses, in the order they are told ----
 
@@ -177,7 +60,7 @@ clause("id", function(s, f)
     f.id = core.uuid()
     return "a random UUID"
   end
-  local id, err = spec.check_id(s.id)
+  local id, err = values.check_id(s.id)
   f.id = id
   return id, err
 end)
@@ -232,7 +115,7 @@ clause("prepare", function(s)
 end)
 
 clause("lifetime", function(s, f)
-  local ms, err = spec.check_lifetime(s.lifetime == nil and LIFETIME or s.lifetime)
+  local ms, err = values.check_lifetime(s.lifetime == nil and LIFETIME or s.lifetime)
   f.lifetime_ms = ms
   return ms and ("%g s"):format(ms / 1000), err
 end)
@@ -262,7 +145,7 @@ clause("auto_resume", function(s)
 end)
 
 clause("labels", function(s, f)
-  local list, err = spec.check_labels(s.labels or {}, "labels")
+  local list, err = values.check_labels(s.labels or {}, "labels")
   f.label = list
   return list and s.labels and ("%d recorded"):format(#list), err
 end)
@@ -301,7 +184,7 @@ clause("limits", function(s, f)
 end)
 
 clause("env", function(s, f)
-  local list, err = spec.check_env(s.env or {}, s.limits and s.limits.max_env or MAX_ENV)
+  local list, err = values.check_env(s.env or {}, s.limits and s.limits.max_env or MAX_ENV)
   f.env = list
   return list and s.env and ("%d variables"):format(#list), err
 end)

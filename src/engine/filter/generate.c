@@ -37,15 +37,65 @@
 
 /* Refused with EPERM, by name; a name this machine does not have is left out. */
 static const char *const refused[] = {
-    "mount", "umount", "umount2", "fsopen", "fsconfig", "fsmount", "fspick", "open_tree",
-    "move_mount", "mount_setattr", "pivot_root", "unshare", "setns", "bpf", "perf_event_open",
-    "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register", "add_key", "request_key",
-    "keyctl", "kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module",
-    "create_module", "get_kernel_syms", "query_module", "reboot", "swapon", "swapoff", "acct",
-    "quotactl", "quotactl_fd", "settimeofday", "stime", "clock_settime", "clock_settime64", "adjtimex",
-    "clock_adjtime", "clock_adjtime64", "open_by_handle_at", "name_to_handle_at", "lookup_dcookie",
-    "iopl", "ioperm", "syslog", "vhangup", "fanotify_init", "fanotify_mark", "nfsservctl", "uselib",
-    "_sysctl", "sysfs", "ustat", "vserver", "memfd_secret",
+    "mount",
+    "umount",
+    "umount2",
+    "fsopen",
+    "fsconfig",
+    "fsmount",
+    "fspick",
+    "open_tree",
+    "move_mount",
+    "mount_setattr",
+    "pivot_root",
+    "unshare",
+    "setns",
+    "bpf",
+    "perf_event_open",
+    "userfaultfd",
+    "io_uring_setup",
+    "io_uring_enter",
+    "io_uring_register",
+    "add_key",
+    "request_key",
+    "keyctl",
+    "kexec_load",
+    "kexec_file_load",
+    "init_module",
+    "finit_module",
+    "delete_module",
+    "create_module",
+    "get_kernel_syms",
+    "query_module",
+    "reboot",
+    "swapon",
+    "swapoff",
+    "acct",
+    "quotactl",
+    "quotactl_fd",
+    "settimeofday",
+    "stime",
+    "clock_settime",
+    "clock_settime64",
+    "adjtimex",
+    "clock_adjtime",
+    "clock_adjtime64",
+    "open_by_handle_at",
+    "name_to_handle_at",
+    "lookup_dcookie",
+    "iopl",
+    "ioperm",
+    "syslog",
+    "vhangup",
+    "fanotify_init",
+    "fanotify_mark",
+    "nfsservctl",
+    "uselib",
+    "_sysctl",
+    "sysfs",
+    "ustat",
+    "vserver",
+    "memfd_secret",
 };
 
 #define LD(off) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (off))
@@ -56,7 +106,8 @@ static const char *const refused[] = {
 #define RET(k) BPF_STMT(BPF_RET | BPF_K, (k))
 #define NR offsetof(struct seccomp_data, nr)
 #define ARCH offsetof(struct seccomp_data, arch)
-#define LOW(n) (offsetof(struct seccomp_data, args) + 8 * (n)) /* little endian: the low half first */
+#define LOW(n) \
+    (offsetof(struct seccomp_data, args) + 8 * (n)) /* little endian: the low half first */
 #define REFUSE(e) RET(SECCOMP_RET_ERRNO | (e))
 #define ALLOW RET(SECCOMP_RET_ALLOW)
 
@@ -129,7 +180,8 @@ int main(void)
     scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
     if (ctx == NULL)
         check(-ENOMEM, "seccomp_init");
-    check(seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS), "bad architecture");
+    check(seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS),
+          "bad architecture");
     check(seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2), "tree");
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         int nr = seccomp_syscall_resolve_name(refused[i]);

@@ -163,7 +163,10 @@ static void each_entry(int dir, void (*fn)(const char *name, int fd))
 
 static void throw_away(const char *name, int fd)
 {
-    (void)fd;
+    int64_t pid;
+    sb_autofd int spare = sb_note_open(fd, &pid);
+    if (spare >= 0)
+        pidfd_send_signal(spare, SIGKILL, NULL, 0);
     sb_trash_put(sup.prepared, name);
 }
 

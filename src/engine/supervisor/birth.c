@@ -59,14 +59,14 @@ void sb_birth_give(struct sb_birth *b)
 }
 
 /* In stage and child: every step is `TRY(b, "step", call)`. */
-#define TRY(b, what, call)                    \
-    do {                                      \
-        (b)->step = (what);                   \
-        long rc_ = (call);                    \
-        if (rc_ < 0) {                        \
-            (b)->err = (int)-rc_;             \
-            return 1;                         \
-        }                                     \
+#define TRY(b, what, call)        \
+    do {                          \
+        (b)->step = (what);       \
+        long rc_ = (call);        \
+        if (rc_ < 0) {            \
+            (b)->err = (int)-rc_; \
+            return 1;             \
+        }                         \
     } while (0)
 
 static size_t text_u32(char *out, uint32_t v)
@@ -111,7 +111,8 @@ static long attach(long mount, int dir, const char *name)
     long at = sb_sys(openat, dir, name, O_PATH | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC);
     if (at < 0)
         return at;
-    long rc = sb_sys(move_mount, mount, "", at, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+    long rc =
+        sb_sys(move_mount, mount, "", at, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
     sb_sys(close, at);
     return rc;
 }

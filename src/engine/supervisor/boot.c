@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "slot.h"
+#include "spare.h"
 
 enum { HELLO_MS = 5000 };
 
@@ -60,7 +61,7 @@ static void fill_birth(struct sb_birth *birth, const struct sb_box *b, const str
     birth->single = sup.mode == SB_MODE_SINGLE;
     memcpy(birth->note.magic, "SBBIRTH1", sizeof birth->note.magic);
     memcpy(birth->note.host_boot, sup.host_boot, sizeof birth->note.host_boot);
-    birth->hostname = b->rec.hostname != NULL ? b->rec.hostname : "sandbox";
+    birth->hostname = b->rec.hostname != NULL ? b->rec.hostname : SB_HOSTNAME;
 }
 
 /* What the running sandbox takes over from its slot, which ends here. */
@@ -79,7 +80,7 @@ static void take_over(struct sb_box *b, struct sb_slot *s)
 
 /* Clones pid 1 from a slot whose layers and listener are made. On failure nothing is left but the
  * directory; the slot stays the caller's. */
-static int start(struct sb_box *b, struct sb_slot *s, struct sb_failure *f)
+int sb_boot_slot(struct sb_box *b, struct sb_slot *s, struct sb_failure *f)
 {
     struct sb_idmap map;
     int pair[2];
@@ -129,7 +130,7 @@ static int start(struct sb_box *b, struct sb_slot *s, struct sb_failure *f)
     return 0;
 }
 
-static int keep_env(struct sb_box *b, int dir, struct sb_failure *f)
+int sb_boot_keep_env(struct sb_box *b, int dir, struct sb_failure *f)
 {
     if (b->env.len != 0 && sb_write_at(dir, "env", b->env.data, b->env.len, 0600) < 0)
         return sb_failed_errno(f, "env", "cannot write");
@@ -153,7 +154,7 @@ static int outfit(struct sb_box *b, struct sb_slot *s, int dir, const struct sb_
     return s->note < 0 ? sb_failed_errno(f, "record", "cannot write the birth note") : 0;
 }
 
-static int taken(struct sb_box *b, struct sb_failure *f)
+int sb_boot_taken(struct sb_box *b, struct sb_failure *f)
 {
     if (errno == EEXIST || errno == ENOTEMPTY)
         return sb_failed(f, "AlreadyExists", EEXIST, "id", "sandbox %s exists already", b->rec.id);
@@ -164,12 +165,12 @@ static int taken(struct sb_box *b, struct sb_failure *f)
 static int create_prepared(struct sb_box *b, struct sb_slot *s, struct sb_failure *f, bool *made)
 {
     if (renameat2(sup.prepared, s->dir_name, sup.boxes, b->rec.id, RENAME_NOREPLACE) < 0)
-        return taken(b, f);
+        return sb_boot_taken(b, f);
     *made = true;
     s->dir_name[0] = '\0';
     b->record = s->record;
     s->record = -1;
-    if (keep_env(b, s->dir, f) < 0)
+    if (sb_boot_keep_env(b, s->dir, f) < 0)
         return -1;
     if (b->rec.allow_setuid)
         return outfit(b, s, s->dir, &sb_base, f);
@@ -184,13 +185,13 @@ static int create_other(struct sb_box *b, struct sb_slot *s, struct sb_failure *
     int rc = 0;
     sb_autofd int dir = -1;
     if (mkdirat(sup.boxes, b->rec.id, 0700) < 0) {
-        rc = taken(b, f);
+        rc = sb_boot_taken(b, f);
     } else {
         *made = true;
         dir = sb_box_dir(b);
         if (dir < 0)
             rc = sb_failed_errno(f, "directory", "open");
-        else if (keep_env(b, dir, f) < 0 || sb_slot_make_dirs(dir, &t, f) < 0)
+        else if (sb_boot_keep_env(b, dir, f) < 0 || sb_slot_make_dirs(dir, &t, f) < 0)
             rc = -1;
         else
             rc = outfit(b, s, dir, &t, f);
@@ -202,13 +203,16 @@ static int create_other(struct sb_box *b, struct sb_slot *s, struct sb_failure *
 int sb_boot_create(struct sb_box *b, struct sb_failure *f)
 {
     bool made = false, plain = b->rec.rootfs == NULL;
+    int used = sb_spare_use(b, f);
+    if (used != 0)
+        return used < 0 ? -1 : 0;
     struct sb_slot *s = sb_slot_take(plain, f);
     if (s == NULL)
         return -1;
     int rc = plain && s->dir_name[0] != '\0' ? create_prepared(b, s, f, &made)
                                              : create_other(b, s, f, &made);
     if (rc == 0)
-        rc = start(b, s, f);
+        rc = sb_boot_slot(b, s, f);
     sb_slot_drop(s);
     if (rc < 0 && made)
         sb_life_remove(b);
@@ -250,7 +254,7 @@ int sb_boot_resume(struct sb_box *b, struct sb_failure *f)
     b->rec.state = SB_BOX_CREATING;
     b->fresh = false;
     if (rc == 0)
-        rc = start(b, s, f);
+        rc = sb_boot_slot(b, s, f);
     if (rc < 0)
         b->rec.state = before;
     sb_slot_drop(s);

@@ -8,6 +8,9 @@
 #include "record.h"
 
 struct sb_conn;
+struct sb_slot;
+
+#define SB_HOSTNAME "sandbox"
 
 /* A request that is answered when the sandbox's state has changed. Belongs to its box; `conn` is
  * NULL once the asker is gone. */
@@ -37,21 +40,22 @@ struct sb_box {
     enum sb_goal goal;
     int64_t step_due_ms; /* real time limit of hello or stop; 0: none */
     struct sb_failure why;
-    bool fresh;     /* a create: nothing of it stays if it fails */
-    bool greeted;   /* hello has come, on this control socket */
-    bool dying;     /* SIGKILL was sent */
+    bool fresh;   /* a create: nothing of it stays if it fails */
+    bool spare;   /* see spare.h */
+    bool greeted; /* hello has come, on this control socket */
+    bool dying;   /* SIGKILL was sent */
 };
 
 bool sb_id_valid(const char *id, size_t n);
 struct sb_box *sb_box_find(const char *id);
 struct sb_box *sb_box_new(const char *id); /* in the table, state creating; NULL: no memory */
-void sb_box_forget(struct sb_box *b);      /* out of the table, everything released, disk untouched */
+void sb_box_forget(struct sb_box *b); /* out of the table, everything released, disk untouched */
 int sb_box_count(void);
 /* Iterates in no order; the callback may forget the box it is given. */
 void sb_box_each(void (*fn)(struct sb_box *, void *), void *arg);
 int sb_box_dir(const struct sb_box *b); /* opens <root>/v1/s/<id> */
 bool sb_box_dir_exists(const struct sb_box *b);
-int sb_box_save(struct sb_box *b);      /* writes the record */
+int sb_box_save(struct sb_box *b); /* writes the record */
 
 int sb_box_wait(struct sb_box *b, struct sb_conn *c, uint32_t req, uint16_t type);
 /* Answers everybody who waits: with a failure, or (NULL) with what they asked for. */
@@ -61,20 +65,26 @@ void sb_box_conn_gone(struct sb_conn *c);
 /* boot.c: makes pid 1 run. `owner` and the record are set. The answer goes to the waiters. */
 int sb_boot_create(struct sb_box *b, struct sb_failure *f);
 int sb_boot_resume(struct sb_box *b, struct sb_failure *f);
+/* The parts: pid 1 of a prepared slot, which stays the caller's; what an errno of mkdir or rename means;
+ * the environment's file. */
+int sb_boot_slot(struct sb_box *b, struct sb_slot *s, struct sb_failure *f);
+int sb_boot_taken(struct sb_box *b, struct sb_failure *f);
+int sb_boot_keep_env(struct sb_box *b, int dir, struct sb_failure *f);
 void sb_boot_proc_ready(struct sb_source *src, uint32_t events);
 
 /* guest.c: the control channel. */
 int sb_guest_attach(struct sb_box *b, int fd);
+void sb_guest_set_up(struct sb_box *b); /* pid 1 has said hello: sends INIT, writes the record */
 /* A new connection to pid 1: the caller's end, or -1 and *f. */
 int sb_guest_connect(struct sb_box *b, struct sb_failure *f);
 int sb_guest_stop(struct sb_box *b, uint32_t grace_ms);
 void sb_guest_kill(struct sb_box *b, const char *cause); /* NULL: as the goal says */
 
 /* life.c: how sandboxes end. */
-void sb_life_destroy(struct sb_box *b);                 /* answers the waiters when it is gone */
+void sb_life_destroy(struct sb_box *b); /* answers the waiters when it is gone */
 int sb_life_pause(struct sb_box *b, struct sb_failure *f);
-void sb_life_remove(struct sb_box *b);                  /* no pid 1: to the trash, at once */
-void sb_life_ended(struct sb_box *b);                   /* pid 1 is gone */
+void sb_life_remove(struct sb_box *b); /* no pid 1: to the trash, at once */
+void sb_life_ended(struct sb_box *b);  /* pid 1 is gone */
 void sb_life_watch_owner(struct sb_box *b, int pidfd);
 void sb_life_set(struct sb_box *b, int64_t lifetime_ms);
 

@@ -22,8 +22,8 @@ struct sb_queued {
 struct sb_conn {
     struct sb_conn *next, **link;
     struct sb_source src;
-    pid_t pid;  /* of the process that connected */
-    int pidfd;  /* the same; -1 if it is gone already */
+    pid_t pid; /* of the process that connected */
+    int pidfd; /* the same; -1 if it is gone already */
     bool greeted;
     struct sb_queued *first, **last;
     size_t queued;

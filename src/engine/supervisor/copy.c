@@ -37,7 +37,8 @@ static int copy_file(int from, int to_dir, const char *to, const struct stat *st
 static int copy_entry(int from_dir, const char *from, int to_dir, const char *to, uint32_t id,
                       int depth);
 
-static int copy_dir(int from, int to_dir, const char *to, const struct stat *st, uint32_t id, int depth)
+static int copy_dir(int from, int to_dir, const char *to, const struct stat *st, uint32_t id,
+                    int depth)
 {
     if (mkdirat(to_dir, to, 0700) < 0 && errno != EEXIST)
         return -1;

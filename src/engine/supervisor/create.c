@@ -44,8 +44,8 @@ static int refuse(const struct sb_wire_in *in, struct sb_failure *f)
     struct sb_field_view v;
     for (size_t i = 0; i < sizeof number / sizeof *number; i++)
         if (sb_read_u64(&in->fields, number[i].tag, 0) != 0)
-            return sb_failed(f, "Unsupported", 0, number[i].name, "%s is not there on the local engine",
-                             number[i].name);
+            return sb_failed(f, "Unsupported", 0, number[i].name,
+                             "%s is not there on the local engine", number[i].name);
     if (sb_read_find(&in->fields, SB_F_NETWORK, &v) && v.len != 0 &&
         (v.len != 4 || memcmp(v.data, "deny", 4) != 0))
         return sb_failed(f, "Unsupported", 0, "network", "only network = \"deny\" is there so far");
@@ -144,12 +144,21 @@ static int take_life(struct sb_record *r, const struct sb_wire_in *in, struct sb
     return 0;
 }
 
+void sb_create_defaults(struct sb_record *r)
+{
+    struct rlimit now;
+    getrlimit(RLIMIT_NOFILE, &now);
+    r->limit_processes = PROCESSES_DEFAULT;
+    r->limit_files = now.rlim_max;
+}
+
 static int take_limits(struct sb_record *r, const struct sb_wire_in *in, struct sb_failure *f)
 {
     struct rlimit now;
     getrlimit(RLIMIT_NOFILE, &now);
-    r->limit_processes = sb_read_u64(&in->fields, SB_F_LIMIT_PROCESSES, PROCESSES_DEFAULT);
-    r->limit_files = sb_read_u64(&in->fields, SB_F_LIMIT_FILES, now.rlim_max);
+    sb_create_defaults(r);
+    r->limit_processes = sb_read_u64(&in->fields, SB_F_LIMIT_PROCESSES, r->limit_processes);
+    r->limit_files = sb_read_u64(&in->fields, SB_F_LIMIT_FILES, r->limit_files);
     r->limit_commands = sb_read_u64(&in->fields, SB_F_LIMIT_COMMANDS, 0);
     if (r->limit_processes < 2 || r->limit_processes > PROCESSES_MAX)
         return invalid(f, "limits.processes", "at least 2 (pid 1 is one)");

@@ -30,7 +30,8 @@ static const char *kind_of(int err)
     }
 }
 
-int sb_failed(struct sb_failure *f, const char *kind, int err, const char *step, const char *fmt, ...)
+int sb_failed(struct sb_failure *f, const char *kind, int err, const char *step, const char *fmt,
+              ...)
 {
     va_list ap;
     va_start(ap, fmt);

@@ -12,8 +12,8 @@ struct sb_failure {
 };
 
 /* Fills *f and returns -1. A NULL kind is derived from `err`, whose text is appended. */
-int sb_failed(struct sb_failure *f, const char *kind, int err, const char *step, const char *fmt, ...)
-    __attribute__((format(printf, 5, 6)));
+int sb_failed(struct sb_failure *f, const char *kind, int err, const char *step, const char *fmt,
+              ...) __attribute__((format(printf, 5, 6)));
 /* The same with errno as it stands and the kind it means. */
 int sb_failed_errno(struct sb_failure *f, const char *step, const char *what);
 

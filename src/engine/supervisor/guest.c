@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "slot.h"
+#include "spare.h"
 #include "wire.h"
 
 enum { PER_TURN = 8, REQ_INIT = 1, REQ_STOP = 2, KILL_PATIENCE_MS = 10000 };
@@ -58,7 +59,7 @@ static int send_init(struct sb_box *b)
 
 /* The record is written once INIT is on its way, before it is answered: a supervisor that dies here
  * leaves either nothing or a sandbox that its successor can use. */
-static void booted(struct sb_box *b)
+void sb_guest_set_up(struct sb_box *b)
 {
     sb_birth_give(b->birth);
     b->birth = NULL;
@@ -107,8 +108,10 @@ static void handle(struct sb_box *b, const struct sb_wire_in *in)
             return;
         }
         b->greeted = true;
-        if (b->rec.state == SB_BOX_CREATING)
-            booted(b);
+        if (b->spare)
+            sb_spare_ready(b);
+        else if (b->rec.state == SB_BOX_CREATING)
+            sb_guest_set_up(b);
         else if (b->rec.state == SB_BOX_RUNNING)
             b->step_due_ms = 0;
         return;

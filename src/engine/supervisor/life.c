@@ -14,6 +14,7 @@
 #include "box.h"
 #include "conn.h"
 #include "slot.h"
+#include "spare.h"
 #include "trash.h"
 
 enum { STOP_GRACE_MS = 1000, STOP_PATIENCE_MS = 10000, SWEEP_MS = 500 };
@@ -186,7 +187,9 @@ void sb_life_ended(struct sb_box *b)
     if (why.kind == NULL)
         sb_failed(&why, "NotRunning", 0, "pid 1", "pid 1 ended");
 
-    if (goal == SB_GOAL_DESTROY) {
+    if (b->spare) {
+        sb_spare_ended(b);
+    } else if (goal == SB_GOAL_DESTROY) {
         remove_and_forget(b);
     } else if (fresh || booting) {
         settle_failed_start(b, &why, !fresh);
@@ -251,7 +254,8 @@ static void tick_box(struct sb_box *b, void *arg)
     if (live && b->step_due_ms != 0 && b->step_due_ms <= t->now)
         patience_ended(b);
     int64_t end = b->rec.deadline_ms - sup.clock_offset_ms;
-    if (live && b->rec.state == SB_BOX_RUNNING && b->rec.deadline_ms != 0 && end <= t->now && !b->dying) {
+    if (live && b->rec.state == SB_BOX_RUNNING && b->rec.deadline_ms != 0 && end <= t->now &&
+        !b->dying) {
         expire(b);
         t->needed = true;
         t->due = t->now; /* the box may be gone: look again at once */
@@ -261,7 +265,8 @@ static void tick_box(struct sb_box *b, void *arg)
         t->due = b->step_due_ms;
     if (live && b->rec.state == SB_BOX_RUNNING && b->rec.deadline_ms != 0 && end < t->due)
         t->due = end;
-    if (live && (b->rec.state != SB_BOX_RUNNING || b->rec.owned || b->rec.deadline_ms != 0 || b->dying))
+    if (live && !b->spare &&
+        (b->rec.state != SB_BOX_RUNNING || b->rec.owned || b->rec.deadline_ms != 0 || b->dying))
         t->needed = true;
 }
 
@@ -286,6 +291,7 @@ int64_t sb_life_tick(void)
     if (sb_cgroup_unswept())
         t.due = earlier(t.due, swept + SWEEP_MS);
     t.due = earlier(t.due, earlier(sb_trash_due_ms(), sb_slot_due_ms()));
+    t.due = earlier(t.due, sb_spare_due_ms());
 
     int64_t now = sb_now_ms();
     if (t.needed || sb_conn_count() > 0) {

@@ -9,6 +9,7 @@
 
 #include "life.h"
 #include "slot.h"
+#include "spare.h"
 #include "sup.h"
 #include "trash.h"
 
@@ -59,6 +60,14 @@ void sb_loop_want(struct sb_source *src, uint32_t events)
     epoll_ctl(loop.epoll, EPOLL_CTL_MOD, src->fd, &ev);
 }
 
+void sb_loop_move(struct sb_source *to, struct sb_source *from)
+{
+    *to = *from;
+    from->fd = -1;
+    if (to->fd >= 0)
+        sb_loop_want(to, EPOLLIN);
+}
+
 void sb_loop_drop(struct sb_source *src)
 {
     if (src->fd < 0)
@@ -98,7 +107,7 @@ void sb_loop_run(void)
         arm_timer(sb_life_tick());
         if (sup.leaving)
             break;
-        int busy = sb_slot_wanted() || sb_trash_wanted();
+        bool busy = sb_slot_wanted() || sb_spare_wanted() || sb_trash_wanted();
         int n = epoll_wait(loop.epoll, ev, BATCH, !busy ? -1 : silent ? 0 : SILENCE_MS);
         silent = n == 0;
         for (int i = 0; i < n; i++) {
@@ -112,6 +121,8 @@ void sb_loop_run(void)
             continue;
         if (sb_slot_wanted())
             sb_slot_refill();
+        else if (sb_spare_wanted())
+            sb_spare_make();
         else
             sb_trash_start();
     }

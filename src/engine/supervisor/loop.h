@@ -22,6 +22,8 @@ int sb_loop_open(void); /* 0 or -1 with errno */
 int sb_loop_add(struct sb_source *src, int fd, uint32_t events,
                 void (*ready)(struct sb_source *, uint32_t));
 void sb_loop_want(struct sb_source *src, uint32_t events);
+/* The registration of `from` becomes that of `to`, with the same handler. */
+void sb_loop_move(struct sb_source *to, struct sb_source *from);
 void sb_loop_drop(struct sb_source *src);
 void sb_loop_bury(void *memory);
 void sb_loop_run(void); /* until sup.leaving */

@@ -28,6 +28,7 @@
 #include "mounts.h"
 #include "rootless.h"
 #include "slot.h"
+#include "spare.h"
 #include "sup.h"
 #include "template.h"
 #include "trash.h"
@@ -72,7 +73,8 @@ static int lock(const char *name, struct sb_failure *f)
     if (rc == 0)
         return fd;
     close(fd);
-    return sb_failed(f, err == EINTR ? "Timeout" : NULL, err, name, "another supervisor holds the lock");
+    return sb_failed(f, err == EINTR ? "Timeout" : NULL, err, name,
+                     "another supervisor holds the lock");
 }
 
 static void socket_name(struct sockaddr_un *a)
@@ -172,7 +174,8 @@ static int name_root(struct sb_failure *f)
         return sb_failed_errno(f, "state", "stat");
     uint64_t what[2] = {st.st_dev, st.st_ino};
     sup.root_hash = sb_hash(what, sizeof what, 0);
-    snprintf(sup.top_name, sizeof sup.top_name, "sandbar-%016llx", (unsigned long long)sup.root_hash);
+    snprintf(sup.top_name, sizeof sup.top_name, "sandbar-%016llx",
+             (unsigned long long)sup.root_hash);
     size_t n;
     sb_autofree char *boot = sb_read_at(AT_FDCWD, "/proc/sys/kernel/random/boot_id", 256, &n);
     if (boot == NULL || n < 36)
@@ -266,6 +269,7 @@ int main(int argc, char **argv)
     /* First out of callers' sight: who comes now starts the next one. */
     unlinkat(sup.v1, "sock", 0);
     sb_conn_deafen();
+    sb_spare_drain();
     sb_slot_drain();
     sb_cgroup_leave();
     sb_trash_start(); /* ends by itself */

@@ -25,13 +25,14 @@ static const struct {
     const char *name;
     unsigned int minor_of_1, minor_of_5;
 } node[] = {
-    {"null", 3, 0}, {"zero", 5, 0}, {"full", 7, 0}, {"random", 8, 0}, {"urandom", 9, 0}, {"tty", 0, 1},
+    {"null", 3, 0},   {"zero", 5, 0},    {"full", 7, 0},
+    {"random", 8, 0}, {"urandom", 9, 0}, {"tty", 0, 1},
 };
 
 static const struct {
     const char *name, *target;
 } link_of[] = {
-    {"fd", "/proc/self/fd"},     {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"},
+    {"fd", "/proc/self/fd"},       {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"},
     {"stderr", "/proc/self/fd/2"}, {"ptmx", "pts/ptmx"},
 };
 
@@ -131,7 +132,8 @@ static int add_node(int tree, size_t i)
     snprintf(path, sizeof path, "/dev/%s", name);
     sb_autofd int file = openat(tree, name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
     sb_autofd int host = open_tree(AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-    if (file < 0 || host < 0 || set_attr(host, 0, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, MS_PRIVATE, -1) < 0)
+    if (file < 0 || host < 0 ||
+        set_attr(host, 0, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, MS_PRIVATE, -1) < 0)
         return -1;
     return move_mount(host, "", tree, name, MOVE_MOUNT_F_EMPTY_PATH);
 }
@@ -175,15 +177,20 @@ int sb_mounts_device(void)
 static void choose_masks(void)
 {
     static const struct sb_mask wanted[] = {
-        {"sys", SB_READ_ONLY},          {"irq", SB_READ_ONLY},         {"bus", SB_READ_ONLY},
-        {"fs", SB_READ_ONLY},           {"sysrq-trigger", SB_HIDE_FILE}, {"kcore", SB_HIDE_FILE},
-        {"keys", SB_HIDE_FILE},         {"key-users", SB_HIDE_FILE},   {"timer_list", SB_HIDE_FILE},
-        {"sched_debug", SB_HIDE_FILE},  {"latency_stats", SB_HIDE_FILE}, {"kallsyms", SB_HIDE_FILE},
-        {"kpagecount", SB_HIDE_FILE},   {"kpageflags", SB_HIDE_FILE},  {"kpagecgroup", SB_HIDE_FILE},
-        {"config.gz", SB_HIDE_FILE},    {"cmdline", SB_HIDE_FILE},     {"interrupts", SB_HIDE_FILE},
-        {"diskstats", SB_HIDE_FILE},    {"timer_stats", SB_HIDE_FILE}, {"acpi", SB_HIDE_DIR},
-        {"scsi", SB_HIDE_DIR},          {"asound", SB_HIDE_DIR},       {"pressure", SB_HIDE_DIR},
-        {"mtrr", SB_HIDE_FILE},         {"iomem", SB_HIDE_FILE},       {"ioports", SB_HIDE_FILE},
+        {"sys", SB_READ_ONLY},           {"irq", SB_READ_ONLY},
+        {"bus", SB_READ_ONLY},           {"fs", SB_READ_ONLY},
+        {"sysrq-trigger", SB_HIDE_FILE}, {"kcore", SB_HIDE_FILE},
+        {"keys", SB_HIDE_FILE},          {"key-users", SB_HIDE_FILE},
+        {"timer_list", SB_HIDE_FILE},    {"sched_debug", SB_HIDE_FILE},
+        {"latency_stats", SB_HIDE_FILE}, {"kallsyms", SB_HIDE_FILE},
+        {"kpagecount", SB_HIDE_FILE},    {"kpageflags", SB_HIDE_FILE},
+        {"kpagecgroup", SB_HIDE_FILE},   {"config.gz", SB_HIDE_FILE},
+        {"cmdline", SB_HIDE_FILE},       {"interrupts", SB_HIDE_FILE},
+        {"diskstats", SB_HIDE_FILE},     {"timer_stats", SB_HIDE_FILE},
+        {"acpi", SB_HIDE_DIR},           {"scsi", SB_HIDE_DIR},
+        {"asound", SB_HIDE_DIR},         {"pressure", SB_HIDE_DIR},
+        {"mtrr", SB_HIDE_FILE},          {"iomem", SB_HIDE_FILE},
+        {"ioports", SB_HIDE_FILE},
     };
     sb_autofd int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {

@@ -38,8 +38,8 @@ static inline long sb_raw_clone3(void *args, size_t size, int (*fn)(void *), voi
                      "ud2\n"
                      "1:"
                      : "=a"(ret)
-                     : "a"((long)SYS_clone3), "D"(args), "S"(size), "r"(r8), "r"(r9),
-                       [quit] "i"(SYS_exit_group)
+                     : "a"((long)SYS_clone3), "D"(args), "S"(size), "r"(r8),
+                       "r"(r9), [quit] "i"(SYS_exit_group)
                      : "rcx", "r11", "memory");
     return ret;
 }
@@ -54,10 +54,7 @@ static inline long sb_raw(long nr, long a, long b, long c, long d, long e)
     register long x2 __asm__("x2") = c;
     register long x3 __asm__("x3") = d;
     register long x4 __asm__("x4") = e;
-    __asm__ volatile("svc 0"
-                     : "+r"(x0)
-                     : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
-                     : "memory");
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
     return x0;
 }
 

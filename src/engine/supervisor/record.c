@@ -14,8 +14,23 @@
 enum { RECORD_VERSION = 1, RECORD_MAX = 1 << 20, ROUND = 1024 };
 
 enum private_tag {
-    T_STATE = 1000, T_BASE, T_ROOTFS, T_ALLOW_SETUID, T_HOSTNAME, T_HOST_BOOT, T_GROUP, T_DEADLINE,
-    T_RANGE, T_SUB_UID, T_SUB_GID, T_SUB_COUNT, T_MODE, T_PID1, T_OWNER, T_KEPT, T_FILLER,
+    T_STATE = 1000,
+    T_BASE,
+    T_ROOTFS,
+    T_ALLOW_SETUID,
+    T_HOSTNAME,
+    T_HOST_BOOT,
+    T_GROUP,
+    T_DEADLINE,
+    T_RANGE,
+    T_SUB_UID,
+    T_SUB_GID,
+    T_SUB_COUNT,
+    T_MODE,
+    T_PID1,
+    T_OWNER,
+    T_KEPT,
+    T_FILLER,
 };
 
 struct header {

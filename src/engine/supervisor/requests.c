@@ -12,6 +12,7 @@
 #include "create.h"
 #include "slot.h"
 #include "sockets.h"
+#include "spare.h"
 
 enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
 
@@ -76,7 +77,8 @@ static int hello(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failu
     sb_pack_str(&p, SB_F_MODE_NAME, mode[sup.mode]);
     sb_pack_str(&p, SB_F_CAP, sb_cgroup_have() ? "tree_kill=exact" : "tree_kill=descendants");
     sb_pack_str(&p, SB_F_CAP, "limit_processes");
-    sb_pack_str(&p, SB_F_CAP, sb_cgroup_have() ? "survives_service_stop" : "survives_service_stop=false");
+    sb_pack_str(&p, SB_F_CAP,
+                sb_cgroup_have() ? "survives_service_stop" : "survives_service_stop=false");
     sb_pack_str(&p, SB_F_CAP, sup.mode == SB_MODE_SINGLE ? "setuid=false" : "setuid");
     sb_conn_send(c, &p, NULL, 0);
     return 0;
@@ -182,7 +184,8 @@ static void select_box(struct sb_box *b, void *arg)
     struct sb_field_view v;
     const char *state = sb_state_name(b->rec.state);
     bool any = false, match = false;
-    if (b->rec.state == SB_BOX_CREATING || strcmp(b->rec.id, s->after) <= 0 || !labels_match(b, s->in))
+    if (b->rec.state == SB_BOX_CREATING || strcmp(b->rec.id, s->after) <= 0 ||
+        !labels_match(b, s->in))
         return;
     while (sb_read_field(&walk, &v) == 1)
         if (v.tag == SB_F_STATE) {
@@ -274,10 +277,13 @@ static int pause_box(struct sb_conn *c, const struct sb_wire_in *in, struct sb_f
         sb_request_done(b, &w);
         return 0;
     }
-    if (!sb_read_find(&in->fields, SB_F_KEEP, &v) || (v.len == 6 && memcmp(v.data, "memory", 6) == 0))
-        return sb_failed(f, "Unsupported", 0, "keep", "memory cannot be kept here; keep = \"disk\" can");
+    if (!sb_read_find(&in->fields, SB_F_KEEP, &v) ||
+        (v.len == 6 && memcmp(v.data, "memory", 6) == 0))
+        return sb_failed(f, "Unsupported", 0, "keep",
+                         "memory cannot be kept here; keep = \"disk\" can");
     if (v.len != 4 || memcmp(v.data, "disk", 4) != 0)
-        return sb_failed(f, "InvalidArgument", 0, "keep", "keep is neither \"memory\" nor \"disk\"");
+        return sb_failed(f, "InvalidArgument", 0, "keep",
+                         "keep is neither \"memory\" nor \"disk\"");
     if (b->rec.state == SB_BOX_STOPPING)
         return wait_for(b, c, in, f);
     if (b->rec.state == SB_BOX_CREATING)
@@ -381,7 +387,7 @@ static int advance(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fai
 
 static void count_live(struct sb_box *b, void *arg)
 {
-    *(uint64_t *)arg += b->proc.fd >= 0;
+    *(uint64_t *)arg += b->proc.fd >= 0 && !b->spare;
 }
 
 static int stats(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
@@ -397,7 +403,7 @@ static int stats(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failu
     struct sb_packer p;
     sb_conn_begin(&p, SB_REPLY, in->head.req);
     sb_pack_u64(&p, SB_F_LIVE, live);
-    sb_pack_u64(&p, SB_F_POOLED, (uint64_t)sb_slot_pooled());
+    sb_pack_u64(&p, SB_F_POOLED, (uint64_t)(sb_slot_pooled() + sb_spare_count()));
     sb_pack_u64(&p, SB_F_OPEN_FDS, fds - 3); /* ".", ".." and the directory itself */
     sb_conn_send(c, &p, NULL, 0);
     return 0;
@@ -405,12 +411,12 @@ static int stats(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failu
 
 /* 0: answered, or it will be. -1: the failure is the answer. */
 static int (*const handler[])(struct sb_conn *, const struct sb_wire_in *, struct sb_failure *) = {
-    [SB_S_HELLO - SB_S_HELLO] = hello,       [SB_S_CREATE - SB_S_HELLO] = create,
+    [SB_S_HELLO - SB_S_HELLO] = hello,        [SB_S_CREATE - SB_S_HELLO] = create,
     [SB_S_CONNECT - SB_S_HELLO] = connect_to, [SB_S_INFO - SB_S_HELLO] = info,
-    [SB_S_LIST - SB_S_HELLO] = list,         [SB_S_DESTROY - SB_S_HELLO] = destroy,
-    [SB_S_LIFETIME - SB_S_HELLO] = lifetime, [SB_S_PAUSE - SB_S_HELLO] = pause_box,
-    [SB_S_RESUME - SB_S_HELLO] = resume,     [SB_S_SOCKET - SB_S_HELLO] = sockets,
-    [SB_S_EXPOSE - SB_S_HELLO] = expose,     [SB_S_ADVANCE - SB_S_HELLO] = advance,
+    [SB_S_LIST - SB_S_HELLO] = list,          [SB_S_DESTROY - SB_S_HELLO] = destroy,
+    [SB_S_LIFETIME - SB_S_HELLO] = lifetime,  [SB_S_PAUSE - SB_S_HELLO] = pause_box,
+    [SB_S_RESUME - SB_S_HELLO] = resume,      [SB_S_SOCKET - SB_S_HELLO] = sockets,
+    [SB_S_EXPOSE - SB_S_HELLO] = expose,      [SB_S_ADVANCE - SB_S_HELLO] = advance,
     [SB_S_STATS - SB_S_HELLO] = stats,
 };
 
@@ -422,7 +428,8 @@ void sb_request_handle(struct sb_conn *c, struct sb_wire_in *in)
     if (!c->greeted && in->head.type != SB_S_HELLO)
         rc = sb_failed(&f, "Protocol", 0, "hello", "the first message must be a hello");
     else if (in->head.type < SB_S_HELLO || at >= sizeof handler / sizeof *handler)
-        rc = sb_failed(&f, "Unsupported", 0, "request", "request %u is unknown here", in->head.type);
+        rc =
+            sb_failed(&f, "Unsupported", 0, "request", "request %u is unknown here", in->head.type);
     else
         rc = handler[at](c, in, &f);
     if (rc < 0)

@@ -26,7 +26,8 @@
 enum { SUB_WANTED = 65536, SUB_LEAST = 3, MAPPER_MS = 5000 };
 
 /* One line "<name or uid>:<first>:<count>" of /etc/subuid or /etc/subgid, the first that is ours. */
-static bool find_sub(const char *path, const char *name, uid_t uid, uint32_t *first, uint32_t *count)
+static bool find_sub(const char *path, const char *name, uid_t uid, uint32_t *first,
+                     uint32_t *count)
 {
     sb_autofree char *text = sb_read_at(AT_FDCWD, path, 1 << 20, NULL);
     char number[16], *save = NULL;
@@ -128,7 +129,8 @@ static int settle_inside(struct sb_failure *f)
 static int refuse(struct sb_failure *f, int err, const char *step)
 {
     return sb_failed(f, "Unsupported", err, step,
-                     "this machine does not let an ordinary user make namespaces (%s)", strerror(err));
+                     "this machine does not let an ordinary user make namespaces (%s)",
+                     strerror(err));
 }
 
 static int make_fresh(struct sb_failure *f)
@@ -158,7 +160,8 @@ static int make_fresh(struct sb_failure *f)
     int rc = unshare(CLONE_NEWUSER | CLONE_NEWNS), err = errno;
     if (rc == 0 && helper > 0) {
         struct pollfd p = {done[0], POLLIN, 0};
-        if (write(go[1], "g", 1) != 1 || poll(&p, 1, MAPPER_MS) != 1 || read(done[0], &answer, 1) != 1)
+        if (write(go[1], "g", 1) != 1 || poll(&p, 1, MAPPER_MS) != 1 ||
+            read(done[0], &answer, 1) != 1)
             answer = 'n';
     }
     sb_close(&go[1]);
@@ -190,7 +193,8 @@ static void read_maps(void)
         sb_autofree char *text = sb_read_at(AT_FDCWD, file[i], 4096, NULL);
         char *second = text != NULL ? strchr(text, '\n') : NULL;
         unsigned int inside, outside, count;
-        if (second == NULL || sscanf(second, "%u %u %u", &inside, &outside, &count) != 3 || inside != 1)
+        if (second == NULL || sscanf(second, "%u %u %u", &inside, &outside, &count) != 3 ||
+            inside != 1)
             continue;
         *first[i] = outside;
         sup.sub_count = count;
@@ -218,10 +222,9 @@ static int grandparent(int dir, const char *id)
     return outer < 0 ? -1 : ioctl(outer, NS_GET_PARENT);
 }
 
-/* S, from any living pid 1 of this state root; -1 when none lives. */
-static int find_living(void)
+static int search(int where)
 {
-    int copy = openat(sup.boxes, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int copy = openat(where, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = copy < 0 ? NULL : fdopendir(copy);
     int found = -1;
     if (d == NULL) {
@@ -231,12 +234,19 @@ static int find_living(void)
     for (struct dirent *e; found < 0 && (e = readdir(d)) != NULL;) {
         if (e->d_name[0] == '.')
             continue;
-        sb_autofd int dir = openat(sup.boxes, e->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        sb_autofd int dir = openat(where, e->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (dir >= 0)
             found = grandparent(dir, e->d_name);
     }
     closedir(d);
     return found;
+}
+
+/* S, from any living pid 1 of this state root, also of spares; -1 when none lives. */
+static int find_living(void)
+{
+    int found = search(sup.boxes);
+    return found >= 0 ? found : search(sup.prepared);
 }
 
 int sb_rootless_enter(struct sb_failure *f)

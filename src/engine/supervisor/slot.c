@@ -49,8 +49,8 @@ void sb_slot_map(int range, struct sb_idmap *map)
     switch (sup.mode) {
     case SB_MODE_ROOT:
         map->n = 1;
-        map->line[0] = (struct sb_idline){
-            0, SB_RANGE_BASE + (uint32_t)range * SB_RANGE_SIZE, SB_RANGE_SIZE};
+        map->line[0] =
+            (struct sb_idline){0, SB_RANGE_BASE + (uint32_t)range * SB_RANGE_SIZE, SB_RANGE_SIZE};
         return;
     case SB_MODE_SINGLE:
         map->n = 1;
@@ -110,14 +110,14 @@ static int take_range(void)
     return -1;
 }
 
-#define TRY(m, what, call)              \
-    do {                                \
-        (m)->step = (what);             \
-        long rc_ = (call);              \
-        if (rc_ < 0) {                  \
-            (m)->err = (int)-rc_;       \
-            return 1;                   \
-        }                               \
+#define TRY(m, what, call)        \
+    do {                          \
+        (m)->step = (what);       \
+        long rc_ = (call);        \
+        if (rc_ < 0) {            \
+            (m)->err = (int)-rc_; \
+            return 1;             \
+        }                         \
     } while (0)
 
 static long put(const char *path, const char *text)
@@ -139,12 +139,12 @@ static long put(const char *path, const char *text)
 static const struct {
     const char *path, *text;
 } budget[] = {
-    {"/proc/sys/user/max_user_namespaces", "1"},   {"/proc/sys/user/max_mnt_namespaces", "2"},
-    {"/proc/sys/user/max_pid_namespaces", "1"},    {"/proc/sys/user/max_ipc_namespaces", "1"},
-    {"/proc/sys/user/max_uts_namespaces", "1"},    {"/proc/sys/user/max_cgroup_namespaces", "1"},
-    {"/proc/sys/user/max_time_namespaces", "0"},   {"/proc/sys/user/max_net_namespaces", "1"},
+    {"/proc/sys/user/max_user_namespaces", "1"},    {"/proc/sys/user/max_mnt_namespaces", "2"},
+    {"/proc/sys/user/max_pid_namespaces", "1"},     {"/proc/sys/user/max_ipc_namespaces", "1"},
+    {"/proc/sys/user/max_uts_namespaces", "1"},     {"/proc/sys/user/max_cgroup_namespaces", "1"},
+    {"/proc/sys/user/max_time_namespaces", "0"},    {"/proc/sys/user/max_net_namespaces", "1"},
     {"/proc/sys/user/max_inotify_instances", "16"}, {"/proc/sys/user/max_inotify_watches", "16384"},
-    {"/proc/sys/user/max_fanotify_groups", "0"},   {"/proc/sys/user/max_fanotify_marks", "0"},
+    {"/proc/sys/user/max_fanotify_groups", "0"},    {"/proc/sys/user/max_fanotify_marks", "0"},
 };
 
 static int make_inside(void *arg)
@@ -242,8 +242,8 @@ static int make_boot_id(struct sb_slot *s)
         if (fs < 0 || fsconfig(fs, FSCONFIG_SET_STRING, "source", "sandbar", 0) < 0 ||
             fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
             return -1;
-        pool.boot_dir = fsmount(fs, FSMOUNT_CLOEXEC,
-                                MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NODEV);
+        pool.boot_dir =
+            fsmount(fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NODEV);
         if (pool.boot_dir < 0)
             return -1;
     }
@@ -351,7 +351,8 @@ int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
     sb_autofd int own = sb_mounts_clone(dir, idmap);
     sb_autofd int lower = sb_mounts_clone(t->dir, idmap);
     if (own < 0 || lower < 0)
-        return sb_failed_errno(f, "layers", own < 0 ? "clone of the directory" : "clone of the template");
+        return sb_failed_errno(f, "layers",
+                               own < 0 ? "clone of the directory" : "clone of the template");
     l->root = overlay(lower, own, "u", "w", id, allow_setuid);
     if (l->root < 0)
         return sb_failed_errno(f, "overlay", "mount of /");
@@ -413,7 +414,8 @@ static struct sb_slot *make(bool prepared, struct sb_failure *f)
         sb_failed(f, NULL, ENOMEM, "slot", "memory");
         return NULL;
     }
-    s->user = s->net = s->device = s->boot_id = s->dir = s->listener = s->record = s->note = s->layers.root = -1;
+    s->user = s->net = s->device = s->boot_id = s->dir = s->listener = s->record = s->note =
+        s->layers.root = -1;
     s->group.dir = -1;
     s->range = take_range();
     if (s->range < 0 && sup.mode == SB_MODE_ROOT) {

@@ -7,7 +7,7 @@
 #include "sup.h"
 #include "template.h"
 
-enum { SB_POOL = 4 };
+enum { SB_POOL = 2 };
 
 /* The sandbox's file systems, detached. `tree` follows sb_base_tree. */
 struct sb_layers {
@@ -21,7 +21,7 @@ struct sb_layers {
  * (descriptors), "" (names) or moved out first. */
 struct sb_slot {
     struct sb_slot *next;
-    int range;  /* which 65,536 ids, as root; -1 otherwise */
+    int range; /* which 65,536 ids, as root; -1 otherwise */
     int user, net;
     struct sb_cgroup group;
     int device;

@@ -36,7 +36,7 @@ struct sb_sup {
     int null;                                        /* /dev/null, read-write */
     int image;                                       /* pid 1's program: sealed memfd, read-only */
     int listener;
-    uid_t owner;           /* who may connect, as seen from here: always 0 */
+    uid_t owner;                          /* who may connect, as seen from here: always 0 */
     uint32_t sub_uid, sub_gid, sub_count; /* the ranges mapped into S; 0 without */
     uint64_t linger_ms;
     int64_t clock_offset_ms; /* the test clock: added to CLOCK_BOOTTIME */

@@ -26,11 +26,34 @@ static const char *const unmerged[] = {"bin", "sbin", "lib", "lib64", "lib32", "
 
 /* Of the host's /etc, where present. */
 static const char *const copied[] = {
-    "ld.so.cache", "ld.so.conf",   "ld.so.conf.d", "alternatives", "ssl/certs",   "ssl/openssl.cnf",
-    "ssl/cert.pem", "ca-certificates", "pki/tls/certs", "pki/ca-trust/extracted", "crypto-policies",
-    "mime.types",  "localtime",    "protocols",    "services",     "rpc",         "os-release",
-    "debian_version", "shells",    "terminfo",     "inputrc",      "fonts",       "perl",
-    "python3",     "lua",          "gai.conf",     "host.conf",    "magic",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "alternatives",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "ssl/cert.pem",
+    "ca-certificates",
+    "pki/tls/certs",
+    "pki/ca-trust/extracted",
+    "crypto-policies",
+    "mime.types",
+    "localtime",
+    "protocols",
+    "services",
+    "rpc",
+    "os-release",
+    "debian_version",
+    "shells",
+    "terminfo",
+    "inputrc",
+    "fonts",
+    "perl",
+    "python3",
+    "lua",
+    "gai.conf",
+    "host.conf",
+    "magic",
 };
 
 static const struct {
@@ -38,15 +61,32 @@ static const struct {
     mode_t mode;
     uint32_t id;
 } directory[] = {
-    {"etc", 0755, 0},         {"etc/ssl", 0755, 0},    {"etc/pki", 0755, 0},
-    {"etc/pki/tls", 0755, 0}, {"etc/pki/ca-trust", 0755, 0}, {"home", 0755, 0},
-    {"home/user", 0755, 1000}, {"root", 0700, 0},      {"tmp", 01777, 0},
-    {"var", 0755, 0},         {"var/tmp", 01777, 0},   {"var/cache", 0755, 0},
-    {"var/lib", 0755, 0},     {"var/log", 0755, 0},    {"var/spool", 0755, 0},
-    {"var/mail", 0755, 0},    {"run", 0755, 0},        {"run/lock", 01777, 0},
-    {"proc", 0555, 0},        {"dev", 0755, 0},        {"sys", 0555, 0},
-    {"usr", 0755, 0},         {"opt", 0755, 0},        {"srv", 0755, 0},
-    {"mnt", 0755, 0},         {"media", 0755, 0},
+    {"etc", 0755, 0},
+    {"etc/ssl", 0755, 0},
+    {"etc/pki", 0755, 0},
+    {"etc/pki/tls", 0755, 0},
+    {"etc/pki/ca-trust", 0755, 0},
+    {"home", 0755, 0},
+    {"home/user", 0755, 1000},
+    {"root", 0700, 0},
+    {"tmp", 01777, 0},
+    {"var", 0755, 0},
+    {"var/tmp", 01777, 0},
+    {"var/cache", 0755, 0},
+    {"var/lib", 0755, 0},
+    {"var/log", 0755, 0},
+    {"var/spool", 0755, 0},
+    {"var/mail", 0755, 0},
+    {"run", 0755, 0},
+    {"run/lock", 01777, 0},
+    {"proc", 0555, 0},
+    {"dev", 0755, 0},
+    {"sys", 0555, 0},
+    {"usr", 0755, 0},
+    {"opt", 0755, 0},
+    {"srv", 0755, 0},
+    {"mnt", 0755, 0},
+    {"media", 0755, 0},
 };
 
 static const struct {
@@ -130,7 +170,8 @@ static int build_skeleton(int dir, struct sb_failure *f)
 static void find_trees(void)
 {
     sb_base_tree[sb_base_trees++] = "usr";
-    for (size_t i = 0; i < sizeof unmerged / sizeof *unmerged && sb_base_trees < SB_TREES_MAX; i++) {
+    for (size_t i = 0; i < sizeof unmerged / sizeof *unmerged && sb_base_trees < SB_TREES_MAX;
+         i++) {
         char host[16];
         struct stat st;
         snprintf(host, sizeof host, "/%s", unmerged[i]);
@@ -228,7 +269,8 @@ int sb_template_open(struct sb_template *t, const char *name, const char *rootfs
             return sb_failed(f, "Unsupported", 0, "rootfs",
                              "a rootfs needs root: its files belong to ids that a user cannot map");
         if (rootfs[0] != '/')
-            return sb_failed(f, "InvalidArgument", EINVAL, "rootfs", "rootfs is not an absolute path");
+            return sb_failed(f, "InvalidArgument", EINVAL, "rootfs",
+                             "rootfs is not an absolute path");
         t->dir = open(rootfs, O_PATH | O_DIRECTORY | O_CLOEXEC);
     } else {
         snprintf(t->name, sizeof t->name, "%s", name);

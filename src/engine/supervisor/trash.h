@@ -8,6 +8,6 @@
 int sb_trash_put(int dir, const char *name);
 bool sb_trash_wanted(void); /* there is something, and nobody removes it yet */
 int64_t sb_trash_due_ms(void);
-void sb_trash_start(void);  /* starts a niced process that empties the trash */
+void sb_trash_start(void); /* starts a niced process that empties the trash */
 
 #endif

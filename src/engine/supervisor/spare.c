@@ -1,0 +1,175 @@
+/* Spares: started, waiting for their set-up. Starting pid 1 is most of a create's time, and nothing
+ * of it depends on who asks as long as limits and host name are the usual ones. */
+#include "spare.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "create.h"
+#include "slot.h"
+#include "trash.h"
+
+enum { RETRY_MS = 1000, END_MS = 3000, SET_UP_MS = 5000 };
+
+static struct {
+    struct sb_box *box[SB_SPARES]; /* starting or ready; NULL: free */
+    int64_t retry_ms;
+} spares;
+
+static int count(bool ready_only)
+{
+    int n = 0;
+    for (int i = 0; i < SB_SPARES; i++)
+        n += spares.box[i] != NULL && (!ready_only || spares.box[i]->greeted);
+    return n;
+}
+
+int sb_spare_count(void)
+{
+    return count(true);
+}
+
+bool sb_spare_wanted(void)
+{
+    return count(false) < SB_SPARES && !sup.leaving && sb_real_ms() >= spares.retry_ms;
+}
+
+int64_t sb_spare_due_ms(void)
+{
+    return count(false) < SB_SPARES && spares.retry_ms != 0 ? spares.retry_ms : INT64_MAX;
+}
+
+static void release(struct sb_box *b)
+{
+    for (int i = 0; i < SB_SPARES; i++)
+        if (spares.box[i] == b)
+            spares.box[i] = NULL;
+}
+
+void sb_spare_make(void)
+{
+    struct sb_failure f;
+    struct sb_slot *s = sb_slot_take(true, &f);
+    char id[sizeof s->dir_name + 1];
+    spares.retry_ms = sb_real_ms() + RETRY_MS;
+    if (s == NULL)
+        return;
+    snprintf(id, sizeof id, ".%s", s->dir_name);
+    struct sb_box *b = sb_box_new(id);
+    if (b == NULL) {
+        sb_slot_drop(s);
+        return;
+    }
+    b->spare = b->fresh = true;
+    b->rec.state = SB_BOX_CREATING;
+    sb_create_defaults(&b->rec);
+    if (sb_boot_slot(b, s, &f) < 0) {
+        sb_slot_drop(s); /* its directory with it */
+        sb_box_forget(b);
+        return;
+    }
+    b->record = s->record;
+    s->record = -1;
+    s->dir_name[0] = '\0';
+    sb_slot_drop(s);
+    for (int i = 0; i < SB_SPARES; i++)
+        if (spares.box[i] == NULL) {
+            spares.box[i] = b;
+            break;
+        }
+    spares.retry_ms = 0;
+}
+
+void sb_spare_ready(struct sb_box *b)
+{
+    sb_birth_give(b->birth);
+    b->birth = NULL;
+    b->step_due_ms = 0;
+    sb_slot_booted(b->rec.boot);
+}
+
+void sb_spare_ended(struct sb_box *b)
+{
+    release(b);
+    spares.retry_ms = sb_real_ms() + RETRY_MS;
+    sb_trash_put(sup.prepared, b->rec.id + 1);
+    sb_box_forget(b);
+}
+
+void sb_spare_drain(void)
+{
+    for (int i = 0; i < SB_SPARES; i++) {
+        struct sb_box *b = spares.box[i];
+        if (b == NULL)
+            continue;
+        sb_guest_kill(b, NULL);
+        struct pollfd p = {b->proc.fd, POLLIN, 0};
+        poll(&p, 1, END_MS);
+        sb_boot_proc_ready(&b->proc, 0);
+    }
+}
+
+static bool fits(const struct sb_record *r)
+{
+    struct sb_record usual = {.state = SB_BOX_CREATING};
+    sb_create_defaults(&usual);
+    return r->rootfs == NULL && !r->allow_setuid && r->limit_processes == usual.limit_processes &&
+           r->limit_files == usual.limit_files &&
+           (r->hostname == NULL || strcmp(r->hostname, SB_HOSTNAME) == 0);
+}
+
+/* Everything of the running pid 1 changes its owner. */
+static void transplant(struct sb_box *b, struct sb_box *from)
+{
+    sb_loop_move(&b->proc, &from->proc);
+    sb_loop_move(&b->guest, &from->guest);
+    b->group = from->group;
+    from->group = (struct sb_cgroup){.dir = -1};
+    b->record = from->record;
+    from->record = -1;
+    b->greeted = from->greeted;
+    b->rec.range = from->rec.range;
+    from->rec.range = -1;
+    b->rec.epoch = from->rec.epoch;
+    b->rec.pid1 = from->rec.pid1;
+    b->rec.sub_uid = from->rec.sub_uid;
+    b->rec.sub_gid = from->rec.sub_gid;
+    b->rec.sub_count = from->rec.sub_count;
+    b->rec.mode = from->rec.mode;
+    memcpy(b->rec.boot, from->rec.boot, sizeof b->rec.boot);
+    memcpy(b->rec.host_boot, from->rec.host_boot, sizeof b->rec.host_boot);
+    memcpy(b->rec.group, from->rec.group, sizeof b->rec.group);
+}
+
+int sb_spare_use(struct sb_box *b, struct sb_failure *f)
+{
+    struct sb_box *from = NULL;
+    for (int i = 0; i < SB_SPARES && from == NULL; i++)
+        if (spares.box[i] != NULL && spares.box[i]->greeted && !spares.box[i]->dying)
+            from = spares.box[i];
+    if (from == NULL || !fits(&b->rec))
+        return 0;
+    if (renameat2(sup.prepared, from->rec.id + 1, sup.boxes, b->rec.id, RENAME_NOREPLACE) < 0)
+        return sb_boot_taken(b, f);
+    release(from);
+    transplant(b, from);
+    sb_box_forget(from);
+    if (b->env.len != 0) {
+        sb_autofd int dir = sb_box_dir(b);
+        if (dir < 0 || sb_boot_keep_env(b, dir, f) < 0) {
+            if (dir < 0)
+                sb_failed_errno(f, "directory", "open");
+            b->why = *f;
+            sb_guest_kill(b, NULL); /* its end answers, and removes it */
+            return 1;
+        }
+    }
+    b->step_due_ms = sb_real_ms() + SET_UP_MS;
+    sb_guest_set_up(b);
+    return 1;
+}

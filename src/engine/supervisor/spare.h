@@ -1,0 +1,24 @@
+/* Spares: sandboxes of the base template whose pid 1 has been started ahead of need and waits for its
+ * set-up. A create that asks for nothing special takes one: a rename and two messages. */
+#ifndef SB_SPARE_H
+#define SB_SPARE_H
+
+#include "box.h"
+
+enum { SB_SPARES = 3 };
+
+/* A spare is an entry of the table with `spare` set, state creating and "." before the name of its
+ * directory below <root>/v1/p as its id: no request can name it. */
+bool sb_spare_wanted(void);
+int64_t sb_spare_due_ms(void); /* when a failed one is tried again */
+void sb_spare_make(void);
+int sb_spare_count(void);              /* of those that are ready */
+void sb_spare_ready(struct sb_box *b); /* its pid 1 said hello */
+void sb_spare_ended(struct sb_box *b); /* its pid 1 is gone: nothing stays */
+void sb_spare_drain(void);             /* ends all, waits for it */
+
+/* Makes `b`, a create's new entry, of a ready spare: 1; 0: none, or none that fits; -1: see *f, and
+ * nothing stays. */
+int sb_spare_use(struct sb_box *b, struct sb_failure *f);
+
+#endif

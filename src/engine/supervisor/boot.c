@@ -25,9 +25,9 @@ static int place(int fd, int number)
     return dup3(fd, number, O_CLOEXEC) < 0 ? -1 : 0;
 }
 
-static void clear_places(void)
+static void clear_places(int trees)
 {
-    for (int n = SB_FD_ROOT; n < SB_FD_END; n++)
+    for (int n = SB_FD_ROOT; n < SB_FD_TREE + trees; n++)
         dup3(sup.null, n, O_CLOEXEC);
 }
 
@@ -97,7 +97,7 @@ int sb_boot_slot(struct sb_box *b, struct sb_slot *s, struct sb_failure *f)
         sb_failed_errno(f, "descriptors", "dup");
     else if ((rc = sb_birth_start(birth)) < 0)
         sb_failed(f, NULL, birth->err, birth->step, "cannot start pid 1");
-    clear_places();
+    clear_places(s->layers.trees);
     close(pair[1]);
     if (rc < 0) {
         close(pair[0]);

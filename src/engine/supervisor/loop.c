@@ -15,13 +15,15 @@
 
 /* Idle work starts after this much silence: a create under way answers sooner than that, and would have
  * to wait for the end of whatever was begun. */
-enum { BATCH = 32, GRAVES = 256, SILENCE_MS = 5 };
+enum { BATCH = 32, GRAVES = 256, LATES = 128, SILENCE_MS = 5 };
 
 static struct {
     int epoll;
     struct sb_source timer;
     void *grave[GRAVES];
     int graves;
+    int late[LATES];
+    int lates;
 } loop = {.epoll = -1, .timer = {.fd = -1}};
 
 static void timer_ready(struct sb_source *src, uint32_t events)
@@ -83,6 +85,17 @@ void sb_loop_bury(void *memory)
         loop.grave[loop.graves++] = memory; /* a batch of 32 events cannot fill it: else it leaks */
 }
 
+void sb_loop_close_later(int *fd)
+{
+    int keep = errno;
+    if (*fd >= 0 && loop.lates < LATES)
+        loop.late[loop.lates++] = *fd;
+    else
+        sb_close(fd);
+    *fd = -1;
+    errno = keep;
+}
+
 static void arm_timer(int64_t due_ms)
 {
     struct itimerspec t = {{0, 0}, {0, 0}};
@@ -107,7 +120,7 @@ void sb_loop_run(void)
         arm_timer(sb_life_tick());
         if (sup.leaving)
             break;
-        bool busy = sb_slot_wanted() || sb_spare_wanted() || sb_trash_wanted();
+        bool busy = sb_slot_wanted() || sb_spare_wanted() || sb_trash_wanted() || loop.lates > 0;
         int n = epoll_wait(loop.epoll, ev, BATCH, !busy ? -1 : silent ? 0 : SILENCE_MS);
         silent = n == 0;
         for (int i = 0; i < n; i++) {
@@ -119,11 +132,13 @@ void sb_loop_run(void)
             free(loop.grave[--loop.graves]);
         if (n > 0 || !busy)
             continue;
+        while (loop.lates > 0)
+            close(loop.late[--loop.lates]);
         if (sb_slot_wanted())
             sb_slot_refill();
         else if (sb_spare_wanted())
             sb_spare_make();
-        else
+        else if (sb_trash_wanted())
             sb_trash_start();
     }
 }

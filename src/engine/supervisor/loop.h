@@ -26,6 +26,9 @@ void sb_loop_want(struct sb_source *src, uint32_t events);
 void sb_loop_move(struct sb_source *to, struct sb_source *from);
 void sb_loop_drop(struct sb_source *src);
 void sb_loop_bury(void *memory);
+/* Closes a detached mount at an idle moment: the kernel waits for all processors when it dissolves one. */
+void sb_loop_close_later(int *fd);
+#define sb_latefd __attribute__((cleanup(sb_loop_close_later)))
 void sb_loop_run(void); /* until sup.leaving */
 
 #endif

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "birth.h"
+#include "loop.h"
 #include "raw.h"
 #include "trash.h"
 
@@ -348,8 +349,8 @@ int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
     l->root = -1;
     l->trees = 0;
     /* A detached clone of the sandbox's directory alone: inside, the layers' paths start there. */
-    sb_autofd int own = sb_mounts_clone(dir, idmap);
-    sb_autofd int lower = sb_mounts_clone(t->dir, idmap);
+    sb_latefd int own = sb_mounts_clone(dir, idmap);
+    sb_latefd int lower = sb_mounts_clone(t->dir, idmap);
     if (own < 0 || lower < 0)
         return sb_failed_errno(f, "layers",
                                own < 0 ? "clone of the directory" : "clone of the template");
@@ -361,7 +362,7 @@ int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
         snprintf(path, sizeof path, "/%s", sb_base_tree[i]);
         if (root && i == 0) {
             sb_autofd int host = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-            sb_autofd int usr = host < 0 ? -1 : sb_mounts_clone(host, idmap);
+            sb_latefd int usr = host < 0 ? -1 : sb_mounts_clone(host, idmap);
             l->tree[i] = usr < 0 ? -1 : overlay(usr, own, "usr.u", "usr.w", id, allow_setuid);
         } else {
             l->tree[i] = sb_mounts_clone_readonly(AT_FDCWD, path, idmap);

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -161,6 +162,7 @@ static int born(void *arg)
     char *argv[] = {"init", NULL}, *envp[] = {NULL};
     char c;
     int null;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     close(b->go[1]);
     if (read(b->go[0], &c, 1) != 1)
         _exit(99);

@@ -96,6 +96,7 @@ static const char *const refused[] = {
     "ustat",
     "vserver",
     "memfd_secret",
+    "process_vm_writev",
 };
 
 #define LD(off) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (off))

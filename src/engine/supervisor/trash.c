@@ -60,17 +60,23 @@ int64_t sb_trash_due_ms(void)
     return trash.some && trash.worker.fd < 0 ? trash.since_ms + QUIET_MS : INT64_MAX;
 }
 
-/* Empties one directory of the trash: files go, directories go or move up. */
-static void empty(int top, const char *name)
+enum { NAME_BYTES = 20 };
+
+/* Empties one directory of the trash: files go, directories go or move up into the trash. The last one
+ * that moved is named in `moved` ("" for none). */
+static void empty(int top, const char *name, char moved[NAME_BYTES])
 {
+    moved[0] = '\0';
     int fd = openat(top, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno == EACCES && fchmodat(top, name, 0700, 0) == 0)
         fd = openat(top, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    if (d == NULL)
+    if (d == NULL) {
+        sb_close(&fd);
         return;
+    }
     for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        char fresh[20];
+        char fresh[NAME_BYTES];
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
             continue;
         if (unlinkat(fd, e->d_name, e->d_type == DT_DIR ? AT_REMOVEDIR : 0) == 0)
@@ -78,11 +84,30 @@ static void empty(int top, const char *name)
         if (errno != ENOTEMPTY && errno != EEXIST && errno != EISDIR)
             continue;
         fresh_name(fresh, sizeof fresh);
-        if (renameat(fd, e->d_name, top, fresh) < 0 && errno == EACCES &&
-            fchmodat(fd, e->d_name, 0700, 0) == 0)
-            renameat(fd, e->d_name, top, fresh); /* a move writes "..", which wants w on it */
+        int rc = renameat(fd, e->d_name, top, fresh);
+        if (rc < 0 && errno == EACCES && fchmodat(fd, e->d_name, 0700, 0) == 0)
+            rc = renameat(fd, e->d_name, top, fresh); /* a move writes "..", which wants w on it */
+        if (rc == 0)
+            memcpy(moved, fresh, sizeof fresh);
     }
     closedir(d);
+}
+
+/* One entry of the trash, and down the last branch of it: deep trees need no further look at the whole
+ * trash. Whether anything went. */
+static bool remove_entry(int top, const char *entry)
+{
+    char name[256], moved[NAME_BYTES];
+    bool progress = false;
+    snprintf(name, sizeof name, "%s", entry);
+    do {
+        if (unlinkat(top, name, 0) == 0)
+            return true;
+        empty(top, name, moved);
+        progress = unlinkat(top, name, AT_REMOVEDIR) == 0 || progress;
+        memcpy(name, moved, sizeof moved);
+    } while (name[0] != '\0');
+    return progress;
 }
 
 static void empty_all(int top)
@@ -92,18 +117,13 @@ static void empty_all(int top)
         progress = false;
         int copy = openat(top, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         DIR *d = copy < 0 ? NULL : fdopendir(copy);
-        if (d == NULL)
+        if (d == NULL) {
+            sb_close(&copy);
             return;
-        for (struct dirent *e; (e = readdir(d)) != NULL;) {
-            if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-                continue;
-            if (unlinkat(top, e->d_name, 0) == 0) {
-                progress = true;
-                continue;
-            }
-            empty(top, e->d_name);
-            progress = unlinkat(top, e->d_name, AT_REMOVEDIR) == 0 || progress;
         }
+        for (struct dirent *e; (e = readdir(d)) != NULL;)
+            if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+                progress = remove_entry(top, e->d_name) || progress;
         closedir(d);
     }
 }
@@ -129,7 +149,7 @@ void sb_trash_start(void)
         /* Every other descriptor would keep sockets and locks alive. */
         if (dup2(sup.trash, 3) == 3 && close_range(4, ~0U, 0) == 0) {
             setpriority(PRIO_PROCESS, 0, 19);
-            syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0));
+            syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, 7));
             empty_all(3);
         }
         _exit(0);

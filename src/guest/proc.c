@@ -305,11 +305,8 @@ void proc_forget(struct conn *c)
                 at = &w->next;
             }
         }
-        if (p->owner == c) {
-            p->owner = NULL;
-            if (!p->detached && p->running)
-                tree_signal(p, SIGKILL);
-        }
+        if (p->owner == c)
+            p->owner = NULL; /* it goes on: its output is drained, its exit status kept */
         for (int i = 0; i < 2; i++)
             if (p->out[i].lease == c)
                 stream_drain(&p->out[i]);

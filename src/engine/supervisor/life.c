@@ -294,7 +294,7 @@ int64_t sb_life_tick(void)
     t.due = earlier(t.due, sb_spare_due_ms());
 
     int64_t now = sb_now_ms();
-    if (t.needed || sb_conn_count() > 0) {
+    if (t.needed || sb_conn_count() > 0 || sb_trash_busy()) {
         idle_since = -1;
         served |= sb_conn_count() > 0;
     } else {

@@ -272,6 +272,6 @@ int main(int argc, char **argv)
     sb_spare_drain();
     sb_slot_drain();
     sb_cgroup_leave();
-    sb_trash_start(); /* ends by itself */
+    sb_trash_finish();
     return 0;
 }

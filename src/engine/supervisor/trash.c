@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/ioprio.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@
 #include "loop.h"
 
 /* Wait this long after the last put, so that the fork does not fall into somebody's create. */
-enum { QUIET_MS = 200 };
+enum { QUIET_MS = 100, LAST_MS = 3000 };
 
 static struct {
     bool some;
@@ -53,6 +54,18 @@ int sb_trash_put(int dir, const char *name)
 bool sb_trash_wanted(void)
 {
     return trash.some && trash.worker.fd < 0 && sb_real_ms() - trash.since_ms >= QUIET_MS;
+}
+
+bool sb_trash_busy(void)
+{
+    return trash.some || trash.worker.fd >= 0;
+}
+
+void sb_trash_finish(void)
+{
+    sb_trash_start();
+    struct pollfd p = {trash.worker.fd, POLLIN, 0};
+    poll(&p, 1, LAST_MS);
 }
 
 int64_t sb_trash_due_ms(void)

@@ -261,6 +261,43 @@ describe("processes", function()
     box:close()
   end)
 
+  it("drains a pipe nobody can read any more, so that its process never wedges", function()
+    local box = sandbar.assert(sandboxes:create { lifetime = 60 })
+    sandbar.assert(box:start("head -c 3000000 /dev/zero; echo done >finished"))
+    assert.is_truthy(helper.eventually(function()
+      collectgarbage() -- takes the handle that was not kept
+      return box.files:read("finished") == "done\n"
+    end))
+    sandbar.assert(box:destroy())
+    box:close()
+  end)
+
+  it("is Busy for a reader in another program, until that one has died", function()
+    local box = sandbar.assert(sandboxes:create { id = "shared", lifetime = 60 })
+    local child = helper.start_lua([[
+      local sandbar = require "sandbar"
+      local box = sandbar.assert(sandbar.assert(sandbar.open { root = (...), linger = 0 }):connect("shared"))
+      local p = sandbar.assert(box:start("while :; do echo tick; sleep 0.01; done"))
+      print(p.pid)
+      io.stdout:flush()
+      for line in p.stdout:lines() do assert(line == "tick") end
+    ]], { args = { helper.root() } })
+    local p = sandbar.assert(box:attach(tonumber(child:line())))
+    local _, err = p.stdout:read("l", { timeout = 5 })
+    assert.equal("Busy", err.kind)
+    child:signal("KILL")
+    child:wait()
+    local line, why = helper.eventually(function()
+      return p.stdout:read("l", { timeout = 5 })
+    end)
+    assert.is_truthy(line, tostring(why))
+    assert.equal("tick", line:match("tick$"))
+    assert.is_true(p:running(), tostring(p))
+    p:close()
+    sandbar.assert(box:destroy())
+    box:close()
+  end)
+
   it("writes to a process without open input as an error value (B10)", function()
     with_box(function(box)
       local p = sandbar.assert(box:start({ "sleep", "30" }))

@@ -15,8 +15,8 @@
 #include "file.h"
 #include "hosttree.h"
 
-#define DEPTH_MAX 256            /* directories inside each other */
-#define TREE_MAX (256u << 20)    /* bytes of one listing */
+#define DEPTH_MAX 256         /* directories inside each other */
+#define TREE_MAX (256u << 20) /* bytes of one listing */
 
 struct job {
     struct sb_op *op;
@@ -50,7 +50,8 @@ static int fail(struct job *job, int sys, const char *step, const char *path)
 static int append(struct job *job, const char *data, size_t len)
 {
     if (job->len + len > TREE_MAX) {
-        sb_fail(&job->result->error, SB_ERR_LIMIT_EXCEEDED, "the tree has more names than fit a listing");
+        sb_fail(&job->result->error, SB_ERR_LIMIT_EXCEEDED,
+                "the tree has more names than fit a listing");
         return -1;
     }
     if (job->len + len > job->cap) {
@@ -68,10 +69,14 @@ static int append(struct job *job, const char *data, size_t len)
     return 0;
 }
 
-static int append_entry(struct job *job, const struct stat *st, const char *path, const char *target)
+static int append_entry(struct job *job, const struct stat *st, const char *path,
+                        const char *target)
 {
     char head[64];
-    char type = S_ISREG(st->st_mode) ? 'f' : S_ISDIR(st->st_mode) ? 'd' : S_ISLNK(st->st_mode) ? 'l' : 'o';
+    char type = S_ISREG(st->st_mode)   ? 'f'
+                : S_ISDIR(st->st_mode) ? 'd'
+                : S_ISLNK(st->st_mode) ? 'l'
+                                       : 'o';
     int n = snprintf(head, sizeof head, "%c %o %lld", type, (unsigned)st->st_mode & 07777,
                      (long long)st->st_size);
     if (append(job, head, (size_t)n + 1) < 0 || append(job, path, strlen(path) + 1) < 0)
@@ -312,12 +317,14 @@ static int rename_to(int base, int parent, const char *last, char *other)
 
 static void act(struct job *job)
 {
-    static const char *const steps[] = {"mkdir", "symlink", "rename", "remove", "chmod", "open", "create"};
+    static const char *const steps[] = {"mkdir", "symlink", "rename", "remove",
+                                        "chmod", "open",    "create"};
     const char *last;
     int result = -1;
-    if (!is_plain(job->name) || *job->name == '\0'
-        || (job->action == SB_HOST_RENAME && !is_plain(job->other))) {
-        sb_fail(&job->result->error, SB_ERR_INVALID_ARGUMENT, "the name leads out of the directory");
+    if (!is_plain(job->name) || *job->name == '\0' ||
+        (job->action == SB_HOST_RENAME && !is_plain(job->other))) {
+        sb_fail(&job->result->error, SB_ERR_INVALID_ARGUMENT,
+                "the name leads out of the directory");
         return;
     }
     int base = open(job->base, O_PATH | O_DIRECTORY | O_CLOEXEC);

@@ -1,6 +1,7 @@
 /* Processes that are started, attached to, waited for and killed. */
 #include "proc.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,6 +66,7 @@ static void process_free(void *arg)
         sb_box_unwatch(process->box, &process->watch);
         if (process->waiting)
             sb_conn_forget(&process->box->conn, &process->wait);
+        sb_process_lease_release(process); /* nobody is left to read: pid 1 drains from now on */
     }
     for (int i = 0; i < 3; i++)
         sb_object_unref((struct sb_object *)process->streams[i]);
@@ -164,6 +166,8 @@ static struct sb_process *process_new(struct sb_box *box, const struct sb_answer
         if (fd < 0)
             continue;
         fds[i] = -1;
+        if (i != 0)
+            process->leased = 1;
         process->streams[i] = sb_stream_new(fd, i != 0, i == 0, STREAM_HIGH, err);
         if (process->streams[i] == NULL) {
             sb_fds_close(fds, 3);
@@ -324,7 +328,8 @@ struct sb_op *sb_process_attach(struct sb_box *box, struct sb_mailbox *mailbox, 
 
 void sb_process_lease_release(struct sb_process *process)
 {
-    tell(process->box, SB_C_RELEASE, process->serial);
+    if (atomic_exchange(&process->leased, 0))
+        tell(process->box, SB_C_RELEASE, process->serial);
 }
 
 /* ---- waiting ---- */

@@ -44,6 +44,7 @@ struct sb_process {
     struct sb_box *box; /* a reference */
     uint64_t serial, pid, start_ns;
     struct sb_stream *streams[3];     /* references; NULL: none */
+    _Atomic int leased;               /* its output is read here until the lease is given back */
     struct sb_watch watch;            /* [io] started here: told by an event */
     struct sb_call wait;              /* [io] attached: told by the answer to a request */
     int waiting;                      /* [io] `wait` is in flight */

@@ -1,8 +1,8 @@
 /* The trash: directories are renamed into it and emptied by a process of its own, niced, that dies
  * with nothing lost: the next supervisor finds what is left.
  *
- * Trees of any depth are removed without recursion and with few descriptors: a directory that is not
- * empty is renamed up into the trash itself and gets its turn later. */
+ * Trees of any depth are removed with bounded recursion and descriptors: what lies too deep is renamed
+ * up into the trash itself and gets its turn later. */
 #include "trash.h"
 
 #include <dirent.h>
@@ -73,54 +73,43 @@ int64_t sb_trash_due_ms(void)
     return trash.some && trash.worker.fd < 0 ? trash.since_ms + QUIET_MS : INT64_MAX;
 }
 
-enum { NAME_BYTES = 20 };
+enum { DEPTH_MAX = 256 };
 
-/* Empties one directory of the trash: files go, directories go or move up into the trash. The last one
- * that moved is named in `moved` ("" for none). */
-static void empty(int top, const char *name, char moved[NAME_BYTES])
+static int open_dir(int parent, const char *name)
 {
-    moved[0] = '\0';
-    int fd = openat(top, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 && errno == EACCES && fchmodat(top, name, 0700, 0) == 0)
-        fd = openat(top, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == EACCES && fchmodat(parent, name, 0700, 0) == 0)
+        fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return fd;
+}
+
+/* Removes parent/name with everything below it; what lies too deep moves up into the trash. Whether
+ * anything went or moved. */
+static bool remove_entry(int top, int parent, const char *name, bool is_dir, int depth)
+{
+    if (!is_dir && unlinkat(parent, name, 0) == 0)
+        return true;
+    if (depth == DEPTH_MAX) {
+        char fresh[20];
+        fresh_name(fresh, sizeof fresh);
+        int rc = renameat(parent, name, top, fresh);
+        /* A move writes "..", which wants the right to write. */
+        if (rc < 0 && errno == EACCES && fchmodat(parent, name, 0700, 0) == 0)
+            rc = renameat(parent, name, top, fresh);
+        return rc == 0;
+    }
+    bool progress = false;
+    int fd = open_dir(parent, name);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
     if (d == NULL) {
         sb_close(&fd);
-        return;
+        return false;
     }
-    for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        char fresh[NAME_BYTES];
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-            continue;
-        if (unlinkat(fd, e->d_name, e->d_type == DT_DIR ? AT_REMOVEDIR : 0) == 0)
-            continue;
-        if (errno != ENOTEMPTY && errno != EEXIST && errno != EISDIR)
-            continue;
-        fresh_name(fresh, sizeof fresh);
-        int rc = renameat(fd, e->d_name, top, fresh);
-        if (rc < 0 && errno == EACCES && fchmodat(fd, e->d_name, 0700, 0) == 0)
-            rc = renameat(fd, e->d_name, top, fresh); /* a move writes "..", which wants w on it */
-        if (rc == 0)
-            memcpy(moved, fresh, sizeof fresh);
-    }
+    for (struct dirent *e; (e = readdir(d)) != NULL;)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            progress = remove_entry(top, fd, e->d_name, e->d_type == DT_DIR, depth + 1) || progress;
     closedir(d);
-}
-
-/* One entry of the trash, and down the last branch of it: deep trees need no further look at the whole
- * trash. Whether anything went. */
-static bool remove_entry(int top, const char *entry)
-{
-    char name[256], moved[NAME_BYTES];
-    bool progress = false;
-    snprintf(name, sizeof name, "%s", entry);
-    do {
-        if (unlinkat(top, name, 0) == 0)
-            return true;
-        empty(top, name, moved);
-        progress = unlinkat(top, name, AT_REMOVEDIR) == 0 || progress;
-        memcpy(name, moved, sizeof moved);
-    } while (name[0] != '\0');
-    return progress;
+    return unlinkat(parent, name, AT_REMOVEDIR) == 0 || progress;
 }
 
 static void empty_all(int top)
@@ -136,7 +125,7 @@ static void empty_all(int top)
         }
         for (struct dirent *e; (e = readdir(d)) != NULL;)
             if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-                progress = remove_entry(top, e->d_name) || progress;
+                progress = remove_entry(top, top, e->d_name, e->d_type == DT_DIR, 0) || progress;
         closedir(d);
     }
 }
@@ -161,7 +150,7 @@ void sb_trash_start(void)
     if (pid == 0) {
         /* Every other descriptor would keep sockets and locks alive. */
         if (dup2(sup.trash, 3) == 3 && close_range(4, ~0U, 0) == 0) {
-            setpriority(PRIO_PROCESS, 0, 19);
+            setpriority(PRIO_PROCESS, 0, 5);
             syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, 7));
             empty_all(3);
         }

@@ -172,12 +172,6 @@ int sb_cgroup_open(struct sb_cgroup *g, const char *name)
     return 0;
 }
 
-void sb_cgroup_kill(struct sb_cgroup *g)
-{
-    if (g->dir >= 0)
-        put_at(g->dir, "cgroup.kill", "1");
-}
-
 /* Only a level below is ours: nobody inside can make groups. */
 static int remove_group(const char *name, int leaves)
 {

@@ -25,7 +25,6 @@ int sb_cgroup_make(struct sb_cgroup *g); /* with the first leaves; 0 or -1 and e
 int sb_cgroup_more(struct sb_cgroup *g); /* SB_LEAVES_FIRST more leaves in `pair` */
 void sb_cgroup_unpair(struct sb_cgroup *g);
 int sb_cgroup_open(struct sb_cgroup *g, const char *name); /* an existing one, after a restart */
-void sb_cgroup_kill(struct sb_cgroup *g);
 /* Removes it now or, while the kernel is still emptying it, at a later sb_cgroup_sweep. */
 void sb_cgroup_remove(struct sb_cgroup *g);
 /* Removes what is left of removed groups; with `kept`, kills and removes every group of this state

@@ -27,7 +27,6 @@ void sb_guest_kill(struct sb_box *b, const char *cause)
     sb_loop_drop(&b->guest);
     b->dying = true;
     b->step_due_ms = sb_real_ms() + KILL_PATIENCE_MS;
-    sb_cgroup_kill(&b->group);
     pidfd_send_signal(b->proc.fd, SIGKILL, NULL, 0);
 }
 

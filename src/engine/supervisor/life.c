@@ -168,8 +168,9 @@ void sb_life_ended(struct sb_box *b)
 
     sb_loop_drop(&b->proc);
     sb_loop_drop(&b->guest);
-    sb_cgroup_kill(&b->group);
-    sb_cgroup_remove(&b->group);
+    /* Everything in it has ended with pid 1. Removed last: its lock may be held for long by others. */
+    struct sb_cgroup group = b->group;
+    b->group = (struct sb_cgroup){.dir = -1};
     sb_slot_reserve(b->rec.range, false);
     if (b->birth != NULL)
         sb_slot_booted(b->rec.boot);
@@ -201,6 +202,7 @@ void sb_life_ended(struct sb_box *b)
         sb_box_save(b);
         sb_box_settle(b, &why);
     }
+    sb_cgroup_remove(&group);
 }
 
 static void owner_ready(struct sb_source *src, uint32_t events)

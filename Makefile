@@ -282,10 +282,25 @@ LUA_FILES := $(shell find lua spec examples bench types rockspec src -name '*.lu
 lint: lint-format lint-tidy lint-cppcheck lint-luacheck lint-banned
 lint-format:
 	@clang-format --dry-run -Werror $(C_FILES)
-lint-tidy: build/filter/filter.h
-	@printf '%s\n' $(HOSTED_C) | xargs -P 2 -n 1 sh -c 'clang-tidy --quiet "$$@" -- -std=c11 -D_GNU_SOURCE \
-		-Isrc -Ibuild/filter $(LUA_CFLAGS) -DSB_VERSION=\"\" 2>/dev/null' tidy
-	@clang-tidy --quiet $(filter %.c,$(GUEST_SRC)) -- -std=c11 -ffreestanding -fno-builtin -Isrc 2>/dev/null
+# One stamp a file, made anew when the file or one of its headers (its object) is newer.
+TIDY_SHARED := $(patsubst %.c,build/tidy/%.ok,$(RUNTIME_SRC) $(ENGINE_SRC) $(HTTP_SRC))
+TIDY_BIND := $(patsubst %.c,build/tidy/%.ok,$(BIND_SRC) $(HTTP_BIND_SRC))
+TIDY_SUPERVISOR := $(patsubst %.c,build/tidy/%.ok,$(SUPERVISOR_SRC))
+TIDY_GUEST := $(patsubst %.c,build/tidy/%.ok,$(filter %.c,$(GUEST_SRC)))
+TIDY_FLAGS := -std=c11 -D_GNU_SOURCE -Isrc -DSB_VERSION='""'
+tidy = @mkdir -p $(@D); clang-tidy --quiet $< -- $(1) 2>/dev/null && touch $@
+$(TIDY_SHARED): build/tidy/%.ok: %.c build/obj/%.o .clang-tidy
+	$(call tidy,$(TIDY_FLAGS))
+$(TIDY_BIND): build/tidy/%.ok: %.c build/5.4/obj/%.o .clang-tidy
+	$(call tidy,$(TIDY_FLAGS) $(LUA_CFLAGS))
+$(TIDY_SUPERVISOR): build/tidy/%.ok: %.c build/supervisor/obj/%.o .clang-tidy
+	$(call tidy,$(TIDY_FLAGS) -Ibuild/filter)
+$(TIDY_GUEST): build/tidy/%.ok: %.c build/guest/obj/%.c.o .clang-tidy
+	$(call tidy,-std=c11 -ffreestanding -fno-builtin -Isrc)
+.PHONY: tidy-files
+tidy-files: $(TIDY_SHARED) $(TIDY_BIND) $(TIDY_SUPERVISOR) $(TIDY_GUEST)
+lint-tidy:
+	@$(MAKE_HERE) -k -j2 LUA=5.4 V= tidy-files
 # Not src/guest: freestanding code has its own SIGKILL and the like, cppcheck knows only the C library's.
 lint-cppcheck:
 	@cppcheck --quiet --std=c11 --enable=warning,portability,performance --inline-suppr --error-exitcode=1 \

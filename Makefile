@@ -227,11 +227,11 @@ asan:
 	@spec/run --asan $$(grep -LE '^-- check: (long|only 5.4|no asan)' $$(find spec -name '*_spec.lua'))
 
 tsan:
-	@$(MAKE_HERE) V=tsan c-tests
+	@$(MAKE_HERE) V=tsan c-tests spec-programs
 	@spec/run tsan
 
 valgrind:
-	@$(MAKE_HERE) V= c-tests
+	@$(MAKE_HERE) V= c-tests spec-programs
 	@spec/run valgrind
 
 # --- demo, bench ----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 local link = require "sandbar.link"
 local merge = require "sandbar.merge"
+local nested = require "sandbar.nested"
 local own = require "sandbar.own"
 local record = require "sandbar.record"
 local reference = require "sandbar.reference"
@@ -35,12 +36,17 @@ end
 
 -- ---- starting ----
 
--- Feeds a function's or a file's pieces to the process, in a task of its own.
+-- Feeds a function's or a file's pieces to the process, in a task of its own. The input ends also when the
+-- source raises: the process must not wait for more.
 local function feed(state, source)
   local stdin = state._native:stdin()
   local function run()
     while true do
-      local chunk = source()
+      local ok, chunk = nested.pcall(source)
+      if not ok then
+        stdin:close_write()
+        error(chunk, 0)
+      end
       if type(chunk) ~= "string" then
         break
       end

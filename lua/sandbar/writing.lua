@@ -58,10 +58,14 @@ local function next_piece(source)
   return piece, err
 end
 
-local function copy_from(source, native)
+-- `link` is looked at after each piece: the file alone would not tell that its sandbox has been closed.
+local function copy_from(source, native, link)
   local offset = 0
   while true do
     local piece, err = next_piece(source)
+    if link.closed or link.gone then
+      return link:native(0, "files:write")
+    end
     if piece == nil then
       if err ~= nil then
         return nil, errors.from(err, "files:write")
@@ -87,7 +91,7 @@ local function write_atomic(state, fields, source, timeout)
   end
   local native = r.object
   local token = { token = r.fields.token, path = r.fields.path, user = fields.user }
-  local called, written, why = nested.pcall(copy_from, source, native)
+  local called, written, why = nested.pcall(copy_from, source, native, state._link)
   if not called or not written then
     request(state, "write", false, OP.ABORT, token)
     native:close()
@@ -117,7 +121,7 @@ local function write_in_place(state, fields, source, how, timeout)
     return nil, err
   end
   local native = r.object
-  local called, written, why = nested.pcall(copy_from, source, native)
+  local called, written, why = nested.pcall(copy_from, source, native, state._link)
   native:close()
   if not called then
     error(written, 0)

@@ -109,17 +109,20 @@ function helper.root()
   return state_root
 end
 
---- Removes a directory tree, also one that holds files of our subordinate ids.
+--- Removes a directory tree, also one that holds files of our subordinate ids. A supervisor on its way out
+--- may still be emptying its trash there.
 function helper.remove(path)
   local quoted = helper.quote(path)
-  local _, status = helper.shell("rm -rf " .. quoted .. " 2>/dev/null")
-  if status ~= 0 then
-    helper.shell("unshare --user --map-root-user --map-auto rm -rf " .. quoted)
-  end
-  if lfs.symlinkattributes(path, "mode") then
-    return nil, path .. " cannot be removed"
-  end
-  return true
+  return helper.eventually(function()
+    local _, status = helper.shell("rm -rf " .. quoted .. " 2>/dev/null")
+    if status ~= 0 then
+      helper.shell("unshare --user --map-root-user --map-auto rm -rf " .. quoted)
+    end
+    if lfs.symlinkattributes(path, "mode") then
+      return nil, path .. " cannot be removed"
+    end
+    return true
+  end, 5)
 end
 
 --- The local provider on the file's root, leaving at once when idle.

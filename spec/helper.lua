@@ -398,7 +398,7 @@ function helper.guard(options)
     end)
   end
   busted.teardown(function()
-    local clean, found = helper.leftovers(before, true, options.seconds or 10)
+    local clean, found = helper.leftovers(before, true, options.seconds or 20)
     local growth = helper.anonymous_fds() - fds_before
     local removed, why = true, nil
     if scratch then

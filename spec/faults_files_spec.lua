@@ -88,6 +88,35 @@ describe("faults of files", function()
     end)
   end)
 
+  it("B19: a program that has just been written can be executed at once", function()
+    with_box(function(files, box)
+      local script = "#!/bin/sh\n" .. ("# a long program\n"):rep(8000) .. "exit 7\n"
+      local here = helper.write_file(helper.dir() .. "/up", script)
+      local ways = {
+        write = function() return files:write("p", script, { mode = "755" }) end,
+        small = function() return files:write("p", "#!/bin/sh\nexit 7\n", { mode = "755" }) end,
+        pieces = function()
+          local rest = { script }
+          return files:write("p", function() return table.remove(rest) end, { mode = "755" })
+        end,
+        upload = function() return files:upload(here, "p") and files:chmod("p", "755") end,
+        handle = function()
+          local f = sandbar.assert(files:open("p", "w"))
+          sandbar.assert(f:write(script))
+          f:close()
+          return files:chmod("p", "755")
+        end,
+      }
+      for _ = 1, inside.times(20) do
+        for name, way in pairs(ways) do
+          sandbar.assert(way())
+          local r, err = box:exec { "./p" }
+          assert.equal(7, r and r.exit_code, name .. ": " .. tostring(err))
+        end
+      end
+    end)
+  end)
+
   it("B20: moves large files in bounded memory", function()
     local function rss()
       collectgarbage()

@@ -342,6 +342,7 @@ void file_commit(void)
         err = copy_bytes(FILE_WITH, to);
         if (err < 0)
             file_fail(err, "write", job.path);
+        sys_close(to);
     } else {
         if (kind == 'n')
             file_cleanup(dir, temp);
@@ -355,6 +356,7 @@ void file_commit(void)
             SYS2(__NR_fchmod, FILE_WITH, mode_wanted(0));
         publish(FILE_WITH, dir, name, kind, temp, exclusive);
     }
+    sys_close(FILE_WITH); /* whoever has the answer may execute the file */
     entry_reply(job.path, dir, name, -1);
 }
 

@@ -81,6 +81,19 @@ static void take_cwd(struct launch *l, const struct account *a)
         fail(l, STEP_CWD, r < 0 ? r : -ENOENT);
 }
 
+/* A file that has just been written may still be open for a moment: in the worker that answered
+ * for it, or at the caller. Tried again for 63 ms at most, which is time of this sandbox only. */
+static long execute(const char *path, struct launch *l)
+{
+    for (long ms = 1;; ms *= 2) {
+        long r = SYS3(__NR_execve, path, l->argv, l->env);
+        long pause[2] = {0, ms * 1000000};
+        if (r != -ETXTBSY || ms > 32)
+            return r;
+        SYS2(__NR_nanosleep, pause, NULL);
+    }
+}
+
 /* execvp's search, with the command's own PATH. A candidate that is there but may not be run is
  * remembered; anything but "not here" ends the search. */
 static _Noreturn void take_image(struct launch *l)
@@ -89,7 +102,7 @@ static _Noreturn void take_image(struct launch *l)
     size_t len = strlen(name);
     long denied = 0, r;
     if (str_find(name, len, '/') != NULL)
-        fail(l, STEP_EXECVE, SYS3(__NR_execve, name, l->argv, l->env));
+        fail(l, STEP_EXECVE, execute(name, l));
     path = env_value(l->env, "PATH");
     if (path == NULL)
         path = DEFAULT_PATH;
@@ -105,7 +118,7 @@ static _Noreturn void take_image(struct launch *l)
             if (n > 0)
                 buf[n] = '/';
             memcpy(buf + n + (n > 0), name, len + 1);
-            r = SYS3(__NR_execve, buf, l->argv, l->env);
+            r = execute(buf, l);
             if (r == -EACCES)
                 denied = r;
             else if (r != -ENOENT && r != -ENOTDIR && r != -ENAMETOOLONG && r != -ELOOP)

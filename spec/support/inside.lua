@@ -48,6 +48,19 @@ function inside.with_box(sandboxes, fn, spec)
   end)
 end
 
+-- Where a program built from spec/support is.
+function inside.built(name)
+  return (os.getenv("SPEC_BUILD") or "build") .. "/spec/" .. name
+end
+
+-- Puts such a program into the sandbox's home; its path there.
+function inside.program(box, name)
+  local path = "/home/user/" .. name
+  sandbar.assert(box.files:upload(inside.built(name), path))
+  sandbar.assert(box.files:chmod(path, "755"))
+  return path
+end
+
 -- How often a race is tried: 200 times in the long suite.
 function inside.times(short)
   local long = os.getenv("SANDBAR_LONG") or os.getenv("SPEC_LONG")

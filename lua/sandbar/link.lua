@@ -19,6 +19,17 @@ function link.left(deadline)
   return deadline and math.max(deadline - core.now(), 0)
 end
 
+-- The error of a wait that had only the rest of `timeout`: it names the whole, which is what the caller gave.
+function link.told(err, timeout)
+  if timeout and err.kind == "Timeout" and err.clock == "timeout" and err.limit ~= timeout then
+    return errors.new {
+      kind = "Timeout", op = err.op, clock = "timeout", limit = timeout,
+      message = ("not done within timeout = %g s"):format(timeout),
+    }
+  end
+  return err
+end
+
 -- `fields`: id, driver (the provider's private side), box (a NativeBox or nil), limits, scope, owned.
 function link.new(fields)
   -- Which process handle reads which process, so that a second one of the same connection is Busy too.
@@ -100,7 +111,7 @@ function Link:call(method, opname, timeout, ...)
   if r then
     return r
   end
-  local _, why = self:judge(err, box)
+  local _, why = self:judge(link.told(err, timeout), box)
   return nil, errors.from(why, opname)
 end
 

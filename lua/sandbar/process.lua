@@ -217,15 +217,15 @@ local function exit_record(state, fields)
   return result
 end
 
--- Waits for the exit: its record, or nil and an error.
-local function exited(state, timeout)
+-- Waits for the exit, for what is left of `timeout`: its record, or nil and an error.
+local function exited(state, deadline, timeout)
   local fields = state._exit or state._native:exited()
   if fields then
     return exit_record(state, fields)
   end
-  local r, err = wait.op(state._native:wait(), timeout, "wait")
+  local r, err = wait.op(state._native:wait(), link.left(deadline), "wait")
   if not r then
-    local _, why = state._link:judge(err, state._link.box or state._native)
+    local _, why = state._link:judge(link.told(err, timeout), state._link.box or state._native)
     return nil, why
   end
   return exit_record(state, r.fields)
@@ -246,7 +246,7 @@ function methods:wait(opts)
       return nil, errors.from(err, "wait")
     end
   end
-  return exited(state, link.left(deadline))
+  return exited(state, deadline, timeout)
 end
 
 function methods:kill(opts)
@@ -273,7 +273,7 @@ function methods:kill(opts)
     return nil, err
   end
   local result
-  result, err = exited(state, link.left(deadline))
+  result, err = exited(state, deadline, timeout)
   if result then
     result.killed = r.fields and r.fields.count
   end

@@ -373,7 +373,7 @@ void exec_request(struct request *r)
     p->owner = r->conn;
     p->detached = w.detached != 0;
     if (w.limit_ms != 0)
-        p->limit_at = sys_now_ms() + w.limit_ms;
+        p->limit_at = sys_now_ms() + w.limit_ms + 1; /* now is rounded down: never early */
     if (in[1] >= 0) {
         streams |= SB_STREAM_STDIN;
         fds[nfds++] = in[1];

@@ -389,6 +389,8 @@ static void request_kill(struct request *r, struct proc *p)
     uint64_t grace = sb_read_u64(&r->fields, SB_F_GRACE_MS, 0), now = sys_now_ms(), count;
     if (sig == 0)
         sig = SIGKILL;
+    if (grace != 0)
+        grace++; /* now is rounded down: never early */
     count = tree_signal(p, (int)sig);
     if (sig != SIGKILL && grace == 0)
         tree_signal(p, SIGKILL);

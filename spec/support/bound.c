@@ -123,7 +123,8 @@ static int reap(pid_t child, int *status, double seconds)
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
-    struct timespec wait = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    struct timespec wait = {.tv_sec = (time_t)seconds,
+                            .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
     sigtimedwait(&set, NULL, &wait);
     int ended = 0, st;
     for (pid_t pid; (pid = waitpid(-1, &st, WNOHANG)) > 0;)

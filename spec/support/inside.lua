@@ -1,8 +1,48 @@
 -- What specs look at inside a sandbox, with the tools every image has.
 
+local helper = require "spec.helper"
+local lfs = require "lfs"
 local sandbar = require "sandbar"
 
 local inside = {}
+
+-- The process that holds the lock `name` of a state root, or nil.
+local function holder(root, name)
+  local inode = lfs.attributes(root .. "/v1/" .. name, "ino")
+  for line in (helper.read_file("/proc/locks") or ""):gmatch("[^\n]+") do
+    local pid, of = line:match("^%d+: FLOCK%s+%S+%s+WRITE%s+(%d+) %x+:%x+:(%d+) ")
+    if pid and tonumber(of) == inode then
+      return tonumber(pid)
+    end
+  end
+end
+
+-- The supervisor of a state root, or nil. Works for every user: the lock is public, its descriptors are not.
+function inside.supervisor(root)
+  return holder(root, "life.lock")
+end
+
+-- Seen from outside: the pid 1 of the sandbox in which a command with this word among its arguments runs.
+function inside.pid1(word)
+  local all = helper.proc.all()
+  for pid in pairs(all) do
+    local hit = false
+    for _, arg in ipairs(helper.proc.cmdline(pid)) do
+      hit = hit or arg == word
+    end
+    local stat = hit and all[pid]
+    while stat and stat.parent > 1 do
+      local up = all[stat.parent]
+      if stat.name == "init" and helper.proc.cmdline(stat.pid)[1] == "init" then
+        return stat.pid
+      end
+      stat = up
+    end
+    if stat and stat.name == "init" then -- its supervisor is gone
+      return stat.pid
+    end
+  end
+end
 
 -- The argument vectors of all processes, one a line, without the ones that do the looking.
 function inside.commands(box)

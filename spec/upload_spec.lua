@@ -1,6 +1,7 @@
 local helper = require "spec.helper"
 local inside = require "spec.support.inside"
 
+local core = require "sandbar.core"
 local sandbar = require "sandbar"
 
 describe("upload and download", function()
@@ -124,6 +125,29 @@ describe("upload and download", function()
       assert.is_false(ok)
       assert.equal("in\n", sh("ls -A " .. dir))
     end)
+  end)
+
+  it("takes trees of up to 256 directories inside each other, and says when one is deeper", function()
+    with_box(function(files, dir)
+      sh(("mkdir -p %s/t/%s"):format(dir, ("d/"):rep(256)))
+      local report = sandbar.assert(files:upload(dir .. "/t", "tree"))
+      assert.equal(257, report.directories)
+      sh(("mkdir -p %s/t/%s"):format(dir, ("d/"):rep(257)))
+      local none, err = files:upload(dir .. "/t", "tree2")
+      assert.is_nil(none)
+      assert.equal("ELOOP", err.code)
+    end)
+  end)
+
+  it("gives up listing the host's tree when it is cancelled", function()
+    local dir = helper.dir()
+    sh(("cd %s && seq 1 5000 | xargs touch"):format(dir))
+    local op = core.host_tree(dir)
+    op:cancel()
+    assert.is_truthy(helper.eventually(function() return op:done() end))
+    local ok, err = op:result()
+    assert.is_false(ok)
+    assert.equal("Cancelled", err.kind)
   end)
 
   it("names what is missing", function()

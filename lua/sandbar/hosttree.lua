@@ -10,8 +10,8 @@ local hosttree = {}
 local TYPES = { f = "file", d = "directory", l = "link", o = "other" }
 
 -- What is at a path and below: { path (relative, "" for itself), type, mode, size, target }.
-function hosttree.list(path, opname)
-  local r, err = wait.op(core.host_tree(path), false, opname)
+function hosttree.list(path, opname, timeout)
+  local r, err = wait.op(core.host_tree(path), timeout, opname)
   if not r then
     return nil, errors.from(err, opname, { path = path })
   end

@@ -175,9 +175,9 @@ function methods:upload(host_path, path, opts)
     return nil, err
   end
   local entries
-  entries, err = hosttree.list(host_path, run.op)
+  entries, err = hosttree.list(host_path, run.op, link.left(run.deadline))
   if not entries then
-    return nil, err
+    return nil, link.told(err, run.timeout)
   end
   local dir, name = hosttree.split(host_path)
   local top = entries[1]

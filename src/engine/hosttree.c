@@ -18,9 +18,12 @@
 #define DEPTH_MAX 256         /* directories inside each other */
 #define TREE_MAX (256u << 20) /* bytes of one listing */
 
+/* Made by the asker; in a file thread between sb_pool_run and done; `op` is the I/O thread's. */
 struct job {
-    struct sb_op *op;
-    struct sb_result *result; /* the operation's, filled by the pool before it is completed */
+    struct sb_op *op; /* NULL: nobody waits any more */
+    _Atomic int stop; /* a listing ends early */
+    struct sb_error error;
+    struct sb_file *file; /* what READ and CREATE opened */
     enum sb_host_action action;
     int tree;
     char *base, *name, *other;
@@ -35,13 +38,15 @@ static void job_free(struct job *job)
     free(job->name);
     free(job->other);
     free(job->out);
+    if (job->file != NULL)
+        sb_object_unref(job->file);
     free(job);
 }
 
 static int fail(struct job *job, int sys, const char *step, const char *path)
 {
-    sb_fail_errno(&job->result->error, sys, step, "%s", path);
-    snprintf(job->result->error.path, sizeof job->result->error.path, "%s", path);
+    sb_fail_errno(&job->error, sys, step, "%s", path);
+    snprintf(job->error.path, sizeof job->error.path, "%s", path);
     return -1;
 }
 
@@ -50,8 +55,7 @@ static int fail(struct job *job, int sys, const char *step, const char *path)
 static int append(struct job *job, const char *data, size_t len)
 {
     if (job->len + len > TREE_MAX) {
-        sb_fail(&job->result->error, SB_ERR_LIMIT_EXCEEDED,
-                "the tree has more names than fit a listing");
+        sb_fail(&job->error, SB_ERR_LIMIT_EXCEEDED, "the tree has more names than fit a listing");
         return -1;
     }
     if (job->len + len > job->cap) {
@@ -142,57 +146,104 @@ static int read_names(int fd, char ***names, size_t *count)
     return 0;
 }
 
-/* Lists what is in the directory `fd` (taken over), whose path in the listing is `path`. */
-static int walk(struct job *job, int fd, const char *path, int depth)
+/* A directory being listed: its names, and which one is next. */
+struct level {
+    int fd;
+    char *path; /* in the listing */
+    char **names;
+    size_t count, next;
+};
+
+static void leave_level(struct level *level)
 {
-    char **names = NULL;
-    size_t count = 0;
-    int result = 0;
-    int keep = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-    if (keep < 0) {
+    for (size_t i = 0; i < level->count; i++)
+        free(level->names[i]);
+    free(level->names);
+    free(level->path);
+    close(level->fd);
+}
+
+/* Begins with the directory `fd`; takes over it and `path`. */
+static int enter_level(struct job *job, struct level *level, int fd, char *path)
+{
+    int names = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    *level = (struct level){.fd = fd, .path = path};
+    if (names >= 0 && read_names(names, &level->names, &level->count) == 0)
+        return 0;
+    fail(job, errno, "list", path);
+    leave_level(level);
+    return -1;
+}
+
+/* The next name of a level. 1: it is a directory, now in *below, which has been entered. */
+static int list_one(struct job *job, struct level *level, struct level *below, char *target,
+                    size_t room)
+{
+    const char *name = level->names[level->next++];
+    struct stat st;
+    char *child;
+    int rc, fd;
+    if (asprintf(&child, "%s%s%s", level->path, *level->path ? "/" : "", name) < 0)
+        return fail(job, ENOMEM, "list", level->path);
+    if (fstatat(level->fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
+        rc = errno == ENOENT ? 0 : fail(job, errno, "list", child); /* it vanished meanwhile */
+        free(child);
+        return rc;
+    }
+    target[0] = '\0';
+    if (S_ISLNK(st.st_mode)) {
+        ssize_t n = readlinkat(level->fd, name, target, room - 1);
+        target[n > 0 ? n : 0] = '\0';
+    }
+    rc = append_entry(job, &st, child, target);
+    if (rc < 0 || !S_ISDIR(st.st_mode)) {
+        free(child);
+        return rc;
+    }
+    if (below == NULL) {
+        fail(job, ELOOP, "list", child);
+        free(child);
+        return -1;
+    }
+    fd = openat(level->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        fail(job, errno, "list", child);
+        free(child);
+        return -1;
+    }
+    return enter_level(job, below, fd, child) < 0 ? -1 : 1;
+}
+
+/* Lists what is in the directory `fd` (taken over) and below. The way down is kept in memory of our
+ * own: a file thread's stack is small. */
+static int walk(struct job *job, int fd)
+{
+    char target[4096];
+    struct level *levels = malloc((DEPTH_MAX + 1) * sizeof *levels);
+    char *top = strdup("");
+    int depth = 0, rc;
+    if (levels == NULL || top == NULL) {
+        free(levels);
+        free(top);
         close(fd);
-        return fail(job, errno, "list", path);
+        return fail(job, ENOMEM, "list", job->base);
     }
-    if (read_names(fd, &names, &count) < 0) {
-        close(keep);
-        return fail(job, errno, "list", path);
-    }
-    for (size_t i = 0; i < count && result == 0; i++) {
-        struct stat st;
-        char target[4096] = "";
-        char *child = NULL;
-        if (asprintf(&child, "%s%s%s", path, *path ? "/" : "", names[i]) < 0) {
-            result = fail(job, ENOMEM, "list", path);
-            break;
-        }
-        if (fstatat(keep, names[i], &st, AT_SYMLINK_NOFOLLOW) < 0) {
-            if (errno != ENOENT) /* else it vanished meanwhile */
-                result = fail(job, errno, "list", child);
-            free(child);
+    rc = enter_level(job, &levels[0], fd, top);
+    if (rc < 0)
+        depth = -1;
+    while (depth >= 0 && rc >= 0 && !job->stop) {
+        if (levels[depth].next == levels[depth].count) {
+            leave_level(&levels[depth--]);
             continue;
         }
-        if (S_ISLNK(st.st_mode)) {
-            ssize_t n = readlinkat(keep, names[i], target, sizeof target - 1);
-            target[n > 0 ? n : 0] = '\0';
-        }
-        result = append_entry(job, &st, child, target);
-        if (result == 0 && S_ISDIR(st.st_mode)) {
-            int sub = openat(keep, names[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-            if (depth >= DEPTH_MAX || sub < 0) {
-                result = fail(job, sub < 0 ? errno : ELOOP, "list", child);
-                if (sub >= 0)
-                    close(sub);
-            } else {
-                result = walk(job, sub, child, depth + 1);
-            }
-        }
-        free(child);
+        rc = list_one(job, &levels[depth], depth < DEPTH_MAX ? &levels[depth + 1] : NULL, target,
+                      sizeof target);
+        depth += rc > 0;
     }
-    for (size_t i = 0; i < count; i++)
-        free(names[i]);
-    free(names);
-    close(keep);
-    return result;
+    for (; depth >= 0; depth--)
+        leave_level(&levels[depth]);
+    free(levels);
+    return rc < 0 ? -1 : 0;
 }
 
 static void list_tree(struct job *job)
@@ -210,12 +261,8 @@ static void list_tree(struct job *job)
             fail(job, errno, "list", job->base);
             return;
         }
-        if (walk(job, fd, "", 0) < 0)
-            return;
+        walk(job, fd);
     }
-    job->result->bytes = (unsigned char *)job->out;
-    job->result->bytes_len = job->len;
-    job->out = NULL;
 }
 
 /* ---- acting below a base ---- */
@@ -323,8 +370,7 @@ static void act(struct job *job)
     int result = -1;
     if (!is_plain(job->name) || *job->name == '\0' ||
         (job->action == SB_HOST_RENAME && !is_plain(job->other))) {
-        sb_fail(&job->result->error, SB_ERR_INVALID_ARGUMENT,
-                "the name leads out of the directory");
+        sb_fail(&job->error, SB_ERR_INVALID_ARGUMENT, "the name leads out of the directory");
         return;
     }
     int base = open(job->base, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -354,8 +400,7 @@ static void act(struct job *job)
         case SB_HOST_CREATE:
             result = open_file(parent, last, job->action, job->mode);
             if (result >= 0) {
-                struct sb_file *file = sb_file_new(result, &job->result->error);
-                job->result->object = file != NULL ? &file->object : NULL;
+                job->file = sb_file_new(result, &job->error);
             }
             break;
         }
@@ -382,15 +427,36 @@ static void work(void *arg)
 static void done(void *arg)
 {
     struct job *job = arg;
-    sb_op_complete(job->op);
+    struct sb_op *op = job->op;
+    if (op != NULL) {
+        struct sb_result *result = sb_op_result(op);
+        result->error = job->error;
+        if (job->error.kind == SB_OK && job->tree) {
+            result->bytes = (unsigned char *)job->out;
+            result->bytes_len = job->len;
+            job->out = NULL;
+        }
+        if (job->file != NULL)
+            result->object = sb_object_ref(job->file);
+        job_free(job);
+        sb_op_complete(op);
+        return;
+    }
     job_free(job);
 }
 
-/* Cannot be interrupted and does not take long: the operation just ends when it ends. */
+/* A listing is given up between two entries. An action is one short system call, and whoever asked
+ * for it has to know whether it was done: it just ends when it ends. */
 static void cancelled(struct sb_op *op, void *owner)
 {
-    (void)op;
-    (void)owner;
+    struct job *job = owner;
+    struct sb_error err = {SB_OK};
+    if (!job->tree)
+        return;
+    job->stop = 1;
+    job->op = NULL;
+    sb_fail(&err, SB_ERR_CANCELLED, "cancelled");
+    sb_op_fail(op, &err);
 }
 
 static struct sb_op *submit(struct sb_mailbox *mailbox, struct job *job)
@@ -402,7 +468,6 @@ static struct sb_op *submit(struct sb_mailbox *mailbox, struct job *job)
         return NULL;
     }
     job->op = op;
-    job->result = sb_op_result(op);
     if (sb_pool_run(work, done, job, &err) < 0) {
         job_free(job);
         sb_op_fail(op, &err);

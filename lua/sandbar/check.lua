@@ -51,8 +51,9 @@ local function parse(types)
 end
 
 local function matches(p, v)
-  for _, test in ipairs(p.tests) do
-    if test(v) then
+  local tests = p.tests
+  for i = 1, #tests do
+    if tests[i](v) then
       return true
     end
   end
@@ -130,6 +131,25 @@ local function unknown(key, schema)
   return ("unknown option '%s'; the nearest known one is '%s'"):format(key, near)
 end
 
+-- A schema's types parsed by key, and the list of required keys. Schemas are constants: each once.
+local compiled = setmetatable({}, { __mode = "k" })
+
+local function compile(schema)
+  local made = compiled[schema]
+  if not made then
+    made = { known = {}, required = {} }
+    for key, types in pairs(schema) do
+      if types:sub(1, 1) == "!" then
+        made.required[#made.required + 1] = key
+      end
+      made.known[key] = parse((types:gsub("^!", "")))
+    end
+    table.sort(made.required)
+    compiled[schema] = made
+  end
+  return made.known, made.required
+end
+
 --- Raises unless `opts` is nil or a table with the keys and types of `schema` ({ key = types }; options are
 --- optional, unless `types` begins with "!"). Returns it, an empty table for nil.
 function check.options(fname, index, opts, schema, level)
@@ -138,19 +158,19 @@ function check.options(fname, index, opts, schema, level)
     check.fail(fname, index, "table expected, got " .. type_name(opts), level)
   end
   opts = opts or {}
+  local known, required = compile(schema)
   for key, value in pairs(opts) do
-    local types = schema[key]
-    if types == nil then
+    local p = known[key]
+    if p == nil then
       check.fail(fname, index, unknown(key, schema), level)
     end
-    local p = parse((types:gsub("^!", "")))
     if not matches(p, value) then
       check.fail(fname, index, ("option '%s': %s expected, got %s"):format(key, p.spoken, type_name(value)), level)
     end
   end
-  for key, types in pairs(schema) do
-    if types:sub(1, 1) == "!" and opts[key] == nil then
-      check.fail(fname, index, ("option '%s' is missing"):format(key), level)
+  for i = 1, #required do
+    if opts[required[i]] == nil then
+      check.fail(fname, index, ("option '%s' is missing"):format(required[i]), level)
     end
   end
   return opts

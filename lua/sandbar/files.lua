@@ -27,8 +27,10 @@ end
 
 -- ---- reading ----
 
+local READ = schema { max = "size" }
+
 function methods:read(path, opts)
-  opts = check.options("read", 2, opts, schema { max = "size" })
+  opts = check.options("read", 2, opts, READ)
   local ok, err = check_path("read", 1, path)
   if not ok then
     return nil, err
@@ -55,6 +57,8 @@ local OPEN_MODES = {
   wx = O_WRONLY + O_CREAT + O_EXCL,
   ["w+x"] = O_RDWR + O_CREAT + O_EXCL,
 }
+
+local OPEN = schema { mode = "string|integer" }
 
 local function open(self, op, path, mode, opts)
   local flags = OPEN_MODES[mode]
@@ -87,7 +91,7 @@ end
 
 function methods:open(path, mode, opts)
   check.arg("open", 2, mode, "string?")
-  opts = check.options("open", 3, opts, schema { mode = "string|integer" })
+  opts = check.options("open", 3, opts, OPEN)
   local ok, err = check_path("open", 1, path)
   if not ok then
     return nil, err

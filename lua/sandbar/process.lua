@@ -23,6 +23,11 @@ local process = {}
 
 process.SCHEMA = command.schema {}
 
+local OUTPUT = { timeout = "timeout" }
+local SIGNAL = { group = "boolean", timeout = "timeout" }
+local WAIT = { timeout = "timeout", output = "boolean" }
+local KILL = { signal = "string|number", grace = "duration", timeout = "timeout" }
+
 local class
 local methods = {}
 
@@ -163,7 +168,7 @@ end
 
 function methods:output(opts)
   local state = state_of(self)
-  opts = check.options("output", 1, opts, { timeout = "timeout" })
+  opts = check.options("output", 1, opts, OUTPUT)
   local timeout, err = duration.timeout(opts.timeout)
   if err then
     return nil, err
@@ -186,7 +191,7 @@ end
 function methods:signal(signal, opts)
   local state = state_of(self)
   local number, err = signal_of("signal", signal)
-  opts = check.options("signal", 2, opts, { group = "boolean", timeout = "timeout" })
+  opts = check.options("signal", 2, opts, SIGNAL)
   if not number then
     return nil, err
   end
@@ -233,7 +238,7 @@ end
 
 function methods:wait(opts)
   local state = state_of(self)
-  opts = check.options("wait", 1, opts, { timeout = "timeout", output = "boolean" })
+  opts = check.options("wait", 1, opts, WAIT)
   local timeout, err = duration.timeout(opts.timeout)
   if err then
     return nil, err
@@ -251,7 +256,7 @@ end
 
 function methods:kill(opts)
   local state = state_of(self)
-  opts = check.options("kill", 1, opts, { signal = "string|number", grace = "duration", timeout = "timeout" })
+  opts = check.options("kill", 1, opts, KILL)
   local number, err = signal_of("kill", opts.signal == nil and "TERM" or opts.signal)
   if not number then
     return nil, err

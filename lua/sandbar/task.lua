@@ -135,10 +135,12 @@ end
 
 local methods = {}
 
+local TIMEOUT = { timeout = "timeout" }
+
 --- What the task's function returned; nil and an error when it failed or was cancelled, or this wait was.
 function methods:wait(opts)
   local t = core.state(self, Task)
-  opts = check.options("wait", 1, opts, { timeout = "timeout" })
+  opts = check.options("wait", 1, opts, TIMEOUT)
   local timeout, bad = check.timeout(opts.timeout)
   if bad then
     return nil, bad

@@ -17,6 +17,10 @@ local function timed_out(op, clock, limit)
   }
 end
 
+local function taken(op)
+  return errors.new { kind = "Busy", op = op, message = "another task waits for this operation already" }
+end
+
 local function cannot(op, why)
   return errors.new { kind = "CannotWait", op = op, message = why }
 end
@@ -46,7 +50,7 @@ local function disarm(host, timer)
   end
 end
 
--- Parks until source.done(). When the wait must end early (cancelled, a deadline passed) source.stop()
+-- Parks until source:done(). When the wait must end early (cancelled, a deadline passed) source:stop()
 -- asks for that: true means the source will still come to an end of its own and is waited for.
 -- Returns true when done; nil and an error after an early end (the source may be done all the same); nil,
 -- an error and true when the wait was refused before it began.
@@ -55,28 +59,32 @@ local function suspend(source, timeout, op)
   local ctx = host.context()
   local early = context.interrupted(ctx)
   if early then
-    source.stop()
+    source:stop()
     return nil, early, true
   end
   local must_park = source.must_park -- others get their turn, even if it is done already
-  if source.done() and not must_park then
+  if source:done() and not must_park then
     return true
   end
   if timeout == 0 then
-    source.stop()
+    source:stop()
     return nil, timed_out(op, "timeout", 0), true
   end
   local ok, why, raised = host.can_wait()
   if not ok then
-    source.stop()
+    source:stop()
     return nil, cannot(op, why), true
+  end
+
+  if source:taken(host.waits) then -- who came first keeps its place
+    return nil, taken(op), true
   end
 
   local w = host.waiter(ctx)
   local outer, outer_source = ctx.waiter, ctx.source
   local timeout_at = timeout and core.now() + timeout
   local timer, timer_at
-  source.arm(host.waits, w)
+  source:arm(host.waits, w)
   ctx.waiter, ctx.source = w, source
   while true do
     if not early then
@@ -87,7 +95,7 @@ local function suspend(source, timeout, op)
       elseif not early and timeout_at and now >= timeout_at then
         early = timed_out(op, "timeout", timeout)
       end
-      if early and not source.stop() then
+      if early and not source:stop() then
         break
       end
       local at = not early and (limit and timeout_at and math.min(limit, timeout_at) or limit or timeout_at)
@@ -96,22 +104,22 @@ local function suspend(source, timeout, op)
         timer, timer_at = alarm(host, w, at), at
       end
     end
-    if source.done() and not must_park then
+    if source:done() and not must_park then
       break
     end
     must_park = false
     ok, why, raised = host.park(w)
     if not ok then
-      source.stop()
+      source:stop()
       break
     end
-    if source.done() then
+    if source:done() then
       break
     end
   end
   ctx.waiter, ctx.source = outer, outer_source
   disarm(host, timer)
-  source.disarm(host.waits, w)
+  source:disarm(host.waits, w)
   host.release(w)
   if raised then
     error(raised[1], 0)
@@ -127,23 +135,32 @@ end
 
 -- ---- operations ----
 
+local Operation = {}
+Operation.__index = Operation
+
+function Operation:done()
+  return self.op:done()
+end
+
+function Operation:stop()
+  self.op:cancel()
+  return true
+end
+
+function Operation:taken(waits)
+  return waits[self.op:id()] ~= nil
+end
+
+function Operation:arm(waits, w)
+  waits[self.op:id()] = w
+end
+
+function Operation:disarm(waits)
+  waits[self.op:id()] = nil
+end
+
 local function of_op(op)
-  local id = op:id()
-  return {
-    done = function()
-      return op:done()
-    end,
-    stop = function()
-      op:cancel()
-      return true
-    end,
-    arm = function(waits, w)
-      waits[id] = w
-    end,
-    disarm = function(waits)
-      waits[id] = nil
-    end,
-  }
+  return setmetatable({ op = op }, Operation)
 end
 
 --- The result of an operation: r, or nil, an error and (where the operation got somewhere) a partial r.
@@ -196,12 +213,20 @@ function wait.any(ops, timeout, opname)
     stop = function()
       return false
     end,
-    arm = function(waits, w)
+    taken = function(_, waits)
+      for _, op in ipairs(ops) do
+        if waits[op:id()] then
+          return true
+        end
+      end
+      return false
+    end,
+    arm = function(_, waits, w)
       for _, op in ipairs(ops) do
         waits[op:id()] = w
       end
     end,
-    disarm = function(waits)
+    disarm = function(_, waits)
       for _, op in ipairs(ops) do
         waits[op:id()] = nil
       end
@@ -241,10 +266,13 @@ function wait.on(signal, timeout, opname)
     stop = function()
       return false
     end,
-    arm = function(_, w)
+    taken = function()
+      return false
+    end,
+    arm = function(_, _, w)
       signal.waiters[w] = true
     end,
-    disarm = function(_, w)
+    disarm = function(_, _, w)
       signal.waiters[w] = nil
     end,
   }, timeout, opname)

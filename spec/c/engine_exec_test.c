@@ -585,7 +585,7 @@ static void late_kill(void)
     settle();
     struct sb_op *killed = sb_op_new(mailbox, NULL, NULL);
     CHECK(sb_release_fire(r->release, killed) == 1);
-    for (int i = 0; i < 500 && *(volatile int *)&fake.pid1 < 0; i++)
+    for (int i = 0; i < 500 && fake.pid1 < 0; i++)
         usleep(2000);
     receive(&head, SB_C_KILL);
     reply(head.req, 0, NULL, 0);

@@ -23,7 +23,7 @@ struct fake {
     char root[64];
     int listener;
     pthread_t thread;
-    int pid1; /* the far end of the newest sandbox's connection */
+    _Atomic int pid1; /* the far end of the newest sandbox's connection */
     _Atomic int hellos, infos, destroys, creates;
     _Atomic int hang_up;       /* how many more requests are answered by closing the connection */
     _Atomic int refuse_create; /* answer create with AlreadyExists */

@@ -26,6 +26,15 @@ int sb_thread_start(pthread_t *thread, void *(*run)(void *), const char *name);
 /* Waits at most `seconds` for its end. */
 void sb_thread_join(pthread_t thread, int seconds);
 
+/* For a thread that blocks until its mailbox has something. 1: it ran the loop itself until over(arg)
+ * (*result 1), the deadline or the loop's end (0), or a signal (-1). 0: another thread runs it; the
+ * caller waits for the mailbox's descriptor and then calls sb_loop_waited. */
+int sb_loop_wait(struct sb_mailbox *mailbox, int (*over)(void *arg), void *arg, uint64_t deadline,
+                 int *result);
+void sb_loop_waited(struct sb_mailbox *mailbox);
+/* The same at exit: runs the loop if nobody does, else returns at once. */
+void sb_loop_drive(int (*over)(void *arg), void *arg, uint64_t deadline);
+
 /* [io] Signals the mailbox when the current turn of the loop is over. */
 void sb_loop_touch(struct sb_mailbox *mailbox);
 

@@ -1,9 +1,20 @@
-/* The I/O thread: one epoll, the work posted to it, and the end of each turn, where the mailboxes
- * that got something are signalled once. Timers are in timer.c, the file threads in pool.c.
+/* The loop: one epoll, the work posted to it, and the end of each turn, where the mailboxes that got
+ * something are signalled once. Timers are in timer.c, the file threads in pool.c.
  *
  * A turn: events of one epoll_wait, posted work, due timers, signals. Work posted during a turn
  * runs in the next one, which then does not sleep. The wake descriptor is edge-triggered and never
- * read; `signalled` keeps a running thread from being woken again and again. */
+ * read; `signalled` keeps a running loop from being woken again and again.
+ *
+ * Who runs the turns, the one that "I/O thread" means everywhere, changes hands under the lock:
+ *
+ *   BY_THREAD  our own thread.
+ *   BY_WAITER  a thread that blocks in sb_loop_wait until its mailbox has something: what it waits
+ *              for costs no change of threads. Alone it asks for that by waiting; our thread steps
+ *              back after the turn that ends its wait, and stands by.
+ *   BY_NOBODY  such a thread is back in its program, and likely to wait again soon. When it has not
+ *              after HOLD, or when somebody else waits too, the baton (a timer descriptor that our
+ *              thread reads) goes off, and our thread takes over.
+ */
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -11,6 +22,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,8 +32,11 @@
 
 #define EVENTS_PER_TURN 64
 #define WAKE_KEY UINT64_MAX
+#define HOLD 1000000  /* ns that the loop may stand still between two waits */
+#define SIGSET_SIZE 8 /* the kernel's */
 
 enum loop_state { LOOP_NONE, LOOP_RUNNING, LOOP_STOPPING, LOOP_STOPPED };
+enum driver { BY_THREAD, BY_WAITER, BY_NOBODY };
 
 /* A watched descriptor. `serial` tells an event of this source from one of an earlier source with
  * the same descriptor that the same epoll_wait has already returned. */
@@ -41,27 +56,39 @@ static struct {
     int signalled;
     struct slot *slots; /* by descriptor */
     size_t slot_count;
-    /* ---- the I/O thread's own */
+    enum driver driver;
+    int waiters;              /* threads in sb_loop_wait */
+    struct sb_mailbox *alone; /* of the only waiter, which is not driving */
+    int baton_fd;
+    int baton_set;       /* it will go off */
+    uint64_t takes_over; /* BY_NOBODY: when our thread takes over */
+    /* ---- the driver's own */
     uint32_t serial;
     struct sb_mailbox *touched;
 } loop = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .epoll_fd = -1,
     .wake_fd = -1,
+    .baton_fd = -1,
     .tail = &loop.head,
 };
 
-static _Thread_local int is_io_thread;
+static _Thread_local int is_io_thread; /* this thread drives */
 
 /* ---- clock ---- */
 
 static _Atomic uint64_t clock_offset;
 
-uint64_t sb_now(void)
+static uint64_t monotonic(void)
 {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec + clock_offset;
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+uint64_t sb_now(void)
+{
+    return monotonic() + clock_offset;
 }
 
 static void wake(int fd)
@@ -82,24 +109,26 @@ void sb_clock_advance(uint64_t ns)
 
 /* ---- turns ---- */
 
-static int wait_for_events(struct epoll_event *events, uint64_t ns)
+/* With the signals of `mask` blocked instead of the thread's, unless it is NULL. */
+static int wait_for_events(struct epoll_event *events, uint64_t ns, const sigset_t *mask)
 {
 #ifdef SYS_epoll_pwait2
     static _Atomic int missing;
     if (!missing) {
         struct timespec ts = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
         long n = syscall(SYS_epoll_pwait2, loop.epoll_fd, events, EVENTS_PER_TURN,
-                         ns == SB_NEVER ? NULL : &ts, NULL, 0);
+                         ns == SB_NEVER ? NULL : &ts, mask, SIGSET_SIZE);
         if (n >= 0 || errno != ENOSYS)
             return (int)n;
         missing = 1;
     }
 #endif
     uint64_t ms = ns / 1000000u + (ns % 1000000u != 0); /* never early */
-    return epoll_wait(loop.epoll_fd, events, EVENTS_PER_TURN,
-                      ns == SB_NEVER ? -1
-                      : ms > INT_MAX ? INT_MAX
-                                     : (int)ms);
+    return epoll_pwait(loop.epoll_fd, events, EVENTS_PER_TURN,
+                       ns == SB_NEVER ? -1
+                       : ms > INT_MAX ? INT_MAX
+                                      : (int)ms,
+                       mask);
 }
 
 static void dispatch(const struct epoll_event *event)
@@ -129,15 +158,21 @@ static void run_posts(void)
     }
 }
 
-static void signal_touched(void)
+/* Returns whether the only waiter's was among them. */
+static int signal_touched(void)
 {
+    int alone = 0;
     while (loop.touched != NULL) {
         struct sb_mailbox *mailbox = loop.touched;
         loop.touched = mailbox->touched_next;
         mailbox->touched = 0;
+        pthread_mutex_lock(&loop.lock);
+        alone |= mailbox == loop.alone;
+        pthread_mutex_unlock(&loop.lock);
         sb_mailbox_wake(mailbox);
         sb_mailbox_unref(mailbox);
     }
+    return alone;
 }
 
 void sb_loop_touch(struct sb_mailbox *mailbox)
@@ -165,6 +200,61 @@ static uint64_t may_sleep(int *stop)
     return at > now ? at - now : 0;
 }
 
+/* Lock held. */
+static void set_baton(uint64_t ns)
+{
+    struct itimerspec at = {.it_value.tv_nsec = ns > 0 ? (long)ns : 1};
+    loop.baton_set = 1;
+    timerfd_settime(loop.baton_fd, 0, &at, NULL);
+}
+
+/* A turn up to where it may sleep. */
+static int work_off(void)
+{
+    run_posts();
+    sb_timers_fire(sb_now());
+    return signal_touched();
+}
+
+/* Lock held. Our thread, standing by, takes over after `ns`, unless a waiter does before. A baton that
+ * goes off sooner will do: the thread sets it again. So it is set once for many short waits. */
+static void leave_to_nobody(uint64_t ns)
+{
+    loop.driver = BY_NOBODY;
+    loop.takes_over = monotonic() + ns;
+    if (!loop.baton_set || ns == 0)
+        set_baton(ns);
+}
+
+/* Our thread's, after a turn: somebody who will likely wait again has got what he waited for. Comes
+ * back when the loop is the thread's again. */
+static void stand_by(void)
+{
+    pthread_mutex_lock(&loop.lock);
+    if (loop.state == LOOP_RUNNING && loop.waiters <= 1) {
+        is_io_thread = 0;
+        leave_to_nobody(HOLD);
+    }
+    while (!is_io_thread) {
+        uint64_t count, now;
+        pthread_mutex_unlock(&loop.lock);
+        while (read(loop.baton_fd, &count, sizeof count) < 0 && errno == EINTR)
+            ;
+        pthread_mutex_lock(&loop.lock);
+        loop.baton_set = 0;
+        now = monotonic();
+        if (loop.driver != BY_NOBODY)
+            continue; /* who has it sets the baton when he is done */
+        if (now < loop.takes_over) {
+            set_baton(loop.takes_over - now);
+            continue;
+        }
+        loop.driver = BY_THREAD;
+        is_io_thread = 1;
+    }
+    pthread_mutex_unlock(&loop.lock);
+}
+
 static void *run(void *arg)
 {
     struct epoll_event events[EVENTS_PER_TURN];
@@ -172,18 +262,124 @@ static void *run(void *arg)
     (void)arg;
     is_io_thread = 1;
     while (!stop) {
-        run_posts();
-        sb_timers_fire(sb_now());
-        signal_touched();
+        if (work_off())
+            stand_by();
         uint64_t ns = may_sleep(&stop);
         if (stop)
             break;
-        int n = wait_for_events(events, ns);
+        int n = wait_for_events(events, ns, NULL);
         for (int i = 0; i < n; i++)
             dispatch(&events[i]);
     }
     sb_listen_end();
     return NULL;
+}
+
+/* ---- turns of a waiter ---- */
+
+/* Lock held. Takes the loop, if nobody runs it. A thread that drives already has been torn out of
+ * its wait by a signal handler that never returned. */
+static int take_over(void)
+{
+    if (!is_io_thread) {
+        if (loop.state != LOOP_RUNNING || loop.driver != BY_NOBODY)
+            return 0;
+        loop.driver = BY_WAITER;
+        is_io_thread = 1;
+    }
+    return 1;
+}
+
+/* Lock held. */
+static void give_back(int at_once)
+{
+    is_io_thread = 0;
+    leave_to_nobody(at_once ? 0 : HOLD);
+}
+
+/* Writing to a pipe that nobody reads leaves it pending here; outside it would kill the process. */
+static void swallow_sigpipe(const sigset_t *outside)
+{
+    static const struct timespec at_once;
+    sigset_t set;
+    if (sigismember(outside, SIGPIPE) || sigpending(&set) < 0 || !sigismember(&set, SIGPIPE))
+        return;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    sigtimedwait(&set, NULL, &at_once);
+}
+
+/* Signals arrive only while it sleeps, so that no handler runs in the middle of a turn. */
+static int drive(int (*over)(void *arg), void *arg, uint64_t deadline)
+{
+    struct epoll_event events[EVENTS_PER_TURN];
+    sigset_t all, old;
+    int stop = 0, result = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    for (;;) {
+        work_off();
+        uint64_t ns = may_sleep(&stop), now = sb_now();
+        if (over(arg)) {
+            result = 1;
+            break;
+        }
+        if (stop || now >= deadline)
+            break;
+        if (deadline != SB_NEVER && deadline - now < ns)
+            ns = deadline - now;
+        int n = wait_for_events(events, ns, &old);
+        if (n < 0 && errno == EINTR) {
+            result = -1;
+            break;
+        }
+        for (int i = 0; i < n; i++)
+            dispatch(&events[i]);
+    }
+    swallow_sigpipe(&old);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return result;
+}
+
+int sb_loop_wait(struct sb_mailbox *mailbox, int (*over)(void *arg), void *arg, uint64_t deadline,
+                 int *result)
+{
+    pthread_mutex_lock(&loop.lock);
+    loop.waiters++;
+    int drives = (loop.waiters == 1 || is_io_thread) && take_over();
+    loop.alone = !drives && loop.waiters == 1 ? mailbox : NULL;
+    pthread_mutex_unlock(&loop.lock);
+    if (!drives)
+        return 0;
+    *result = drive(over, arg, deadline);
+    pthread_mutex_lock(&loop.lock);
+    loop.waiters--;
+    give_back(loop.waiters > 0 || loop.state != LOOP_RUNNING);
+    pthread_mutex_unlock(&loop.lock);
+    return 1;
+}
+
+void sb_loop_waited(struct sb_mailbox *mailbox)
+{
+    pthread_mutex_lock(&loop.lock);
+    loop.waiters--;
+    if (loop.alone == mailbox)
+        loop.alone = NULL;
+    pthread_mutex_unlock(&loop.lock);
+}
+
+void sb_loop_drive(int (*over)(void *arg), void *arg, uint64_t deadline)
+{
+    pthread_mutex_lock(&loop.lock);
+    int drives = take_over();
+    pthread_mutex_unlock(&loop.lock);
+    while (drives && drive(over, arg, deadline) < 0)
+        ;
+    if (!drives)
+        return;
+    pthread_mutex_lock(&loop.lock);
+    give_back(0);
+    pthread_mutex_unlock(&loop.lock);
 }
 
 /* ---- starting, stopping ---- */
@@ -221,7 +417,9 @@ static void close_fds(void)
         close(loop.epoll_fd);
     if (loop.wake_fd >= 0)
         close(loop.wake_fd);
-    loop.epoll_fd = loop.wake_fd = -1;
+    if (loop.baton_fd >= 0)
+        close(loop.baton_fd);
+    loop.epoll_fd = loop.wake_fd = loop.baton_fd = -1;
 }
 
 /* Lock held. */
@@ -231,13 +429,16 @@ static int start(struct sb_error *err)
     int error;
     loop.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     loop.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (loop.epoll_fd < 0 || loop.wake_fd < 0 ||
+    loop.baton_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+    if (loop.epoll_fd < 0 || loop.wake_fd < 0 || loop.baton_fd < 0 ||
         epoll_ctl(loop.epoll_fd, EPOLL_CTL_ADD, loop.wake_fd, &event) < 0) {
         error = errno;
         close_fds();
         return sb_fail_errno(err, error, "start I/O thread", "cannot make the event descriptors");
     }
     loop.state = LOOP_RUNNING;
+    loop.driver = BY_THREAD;
+    loop.baton_set = 0;
     error = sb_thread_start(&loop.thread, run, "sandbar-io");
     if (error != 0) {
         loop.state = LOOP_NONE;
@@ -259,7 +460,8 @@ int sb_loop_post_node(struct sb_post *post, struct sb_error *err)
     if (error == 0) {
         *loop.tail = post;
         loop.tail = &post->next;
-        if (!loop.signalled && !is_io_thread) {
+        /* nobody runs it: whoever takes it over begins with what is posted */
+        if (!loop.signalled && !is_io_thread && loop.driver != BY_NOBODY) {
             loop.signalled = 1;
             wake(loop.wake_fd);
         }
@@ -299,15 +501,21 @@ int sb_loop_is_io_thread(void)
 }
 
 /* The descriptors stay open: the thread may outlive a join that gave up, and the process
- * is ending. */
+ * is ending. A thread that stands by is not even told. */
 void sb_loop_stop(void)
 {
     pthread_mutex_lock(&loop.lock);
     int running = loop.state == LOOP_RUNNING;
-    loop.state = running ? LOOP_STOPPING : LOOP_STOPPED;
-    if (running)
+    int ours = running && take_over();
+    loop.state = running && !ours ? LOOP_STOPPING : LOOP_STOPPED;
+    if (running && !ours)
         wake(loop.wake_fd);
     pthread_mutex_unlock(&loop.lock);
+    if (ours) {
+        sb_listen_end();
+        pthread_detach(loop.thread);
+        return;
+    }
     if (!running)
         return;
     sb_thread_join(loop.thread, 5);
@@ -420,6 +628,8 @@ void sb_loop_fork_child(void)
     loop.head = NULL;
     loop.tail = &loop.head;
     loop.signalled = 0;
+    loop.waiters = 0;
+    loop.alone = NULL;
     loop.touched = NULL;
     sb_timers_forget();
     sb_listen_forget();

@@ -196,18 +196,28 @@ size_t sb_mailbox_drain(struct sb_mailbox *mailbox, struct sb_op **ops, size_t m
     return n;
 }
 
+static int has_mail(void *arg)
+{
+    struct sb_mailbox *mailbox = arg;
+    return mailbox->armed || mailbox->left != NULL;
+}
+
 int sb_mailbox_poll(struct sb_mailbox *mailbox, uint64_t deadline)
 {
     struct pollfd pfd = {.fd = mailbox->fd, .events = POLLIN};
     struct timespec ts = {0, 0};
+    int n;
     if (mailbox->generation != sb_generation())
         return 0;
+    if (sb_loop_wait(mailbox, has_mail, mailbox, deadline, &n))
+        return n;
     if (deadline != SB_NEVER) {
         uint64_t now = sb_now();
         uint64_t ns = deadline > now ? deadline - now : 0;
         ts.tv_sec = (time_t)(ns / 1000000000u);
         ts.tv_nsec = (long)(ns % 1000000000u);
     }
-    int n = ppoll(&pfd, 1, deadline != SB_NEVER ? &ts : NULL, NULL);
+    n = ppoll(&pfd, 1, deadline != SB_NEVER ? &ts : NULL, NULL);
+    sb_loop_waited(mailbox);
     return n > 0 ? 1 : n == 0 ? 0 : -1;
 }

@@ -25,8 +25,8 @@ size_t sb_mailbox_drain(struct sb_mailbox *mailbox, struct sb_op **ops, size_t m
 /* How many operations made for it are not completed yet. */
 size_t sb_mailbox_pending(const struct sb_mailbox *mailbox);
 
-/* Blocks in poll(2) until readable, the deadline (sb_now clock), or a signal.
- * 1 readable, 0 deadline, -1 interrupted. */
+/* Blocks until readable, the deadline (sb_now clock), or a signal; runs the loop meanwhile if nobody
+ * else does. 1 readable, 0 deadline, -1 interrupted. */
 int sb_mailbox_poll(struct sb_mailbox *mailbox, uint64_t deadline);
 
 /* For hosts that can only connect (OpenResty): makes a 0700 directory with a listening unix socket

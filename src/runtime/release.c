@@ -310,6 +310,12 @@ static void wait_for_end(uint64_t deadline)
     }
 }
 
+static int nothing_outstanding(void *arg)
+{
+    (void)arg;
+    return sb_release_outstanding() == 0;
+}
+
 void sb_release_drain(void)
 {
     pthread_mutex_lock(&registry.lock);
@@ -319,6 +325,12 @@ void sb_release_drain(void)
             for (struct sb_release *r = registry.head; r != NULL; r = r->next)
                 if (r->state == REGISTERED && start_run(r, &r->error) != 0)
                     break; /* no thread to be had: nothing can be released */
+        if (registry.outstanding > 0) {
+            uint64_t deadline = registry.exit_deadline;
+            pthread_mutex_unlock(&registry.lock);
+            sb_loop_drive(nothing_outstanding, NULL, deadline);
+            pthread_mutex_lock(&registry.lock);
+        }
         wait_for_end(registry.exit_deadline);
         for (struct sb_release *r = registry.head; r != NULL; r = r->next)
             report(r);

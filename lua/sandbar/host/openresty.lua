@@ -356,7 +356,7 @@ local function leash_of_request()
   leashes[op:id()] = function()
     for _, ctx in pairs(store) do
       if ctx.source then
-        ctx.source.stop()
+        ctx.source:stop()
       end
     end
     for s, lost in pairs(leash.scopes) do

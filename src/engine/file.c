@@ -4,10 +4,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define STEP 262144          /* between two looks at whether it should stop */
@@ -62,6 +64,43 @@ struct sb_file *sb_file_new(int fd, struct sb_error *err)
     file->fd = fd;
     file->users = 1;
     return file;
+}
+
+/* What is written through: a file of the sandbox's own disk or memory. */
+static int holds_data(long type)
+{
+    return type == OVERLAYFS_SUPER_MAGIC || type == TMPFS_MAGIC;
+}
+
+/* Where "files" are switches of the kernel's that look at who uses them, or wait. (Those of /proc that
+ * can be read only tell something.) */
+static int is_control(long type)
+{
+    static const unsigned types[] = {
+        CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, SYSFS_MAGIC,      DEBUGFS_MAGIC,
+        TRACEFS_MAGIC,      BPF_FS_MAGIC,        SECURITYFS_MAGIC, NSFS_MAGIC,
+        SELINUX_MAGIC,      EFIVARFS_MAGIC,      BINFMTFS_MAGIC,   0x19800202 /* mqueue */,
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if ((unsigned)type == types[i])
+            return 1;
+    return 0;
+}
+
+struct sb_file *sb_file_of_sandbox(int fd, struct sb_error *err)
+{
+    struct statfs fs;
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fstatfs(fd, &fs) < 0) {
+        sb_fail_errno(err, errno, "open", "what was opened cannot be looked at");
+    } else if ((flags & O_ACCMODE) == O_RDONLY ? is_control(fs.f_type) : !holds_data(fs.f_type)) {
+        sb_fail(err, SB_ERR_UNSUPPORTED,
+                "a file of the kernel's is not read or written from outside; use a command");
+    } else {
+        return sb_file_new(fd, err);
+    }
+    close(fd);
+    return NULL;
 }
 
 /* ---- the work itself: on a file thread ---- */

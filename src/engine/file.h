@@ -20,6 +20,11 @@ struct sb_file {
  * thread. */
 struct sb_file *sb_file_new(int fd, struct sb_error *err);
 
+/* The same for what the pid 1 of a sandbox gives, which may be anything it can open. A write done here
+ * is done by this process: into cgroup.procs or a file of /proc it would mean this process. So only
+ * files that hold data are taken: for writing those of the sandbox's own file systems. */
+struct sb_file *sb_file_of_sandbox(int fd, struct sb_error *err);
+
 /* Any thread, never wait; NULL: out of memory. A closed file: Closed. */
 struct sb_op *sb_file_read(struct sb_file *file, struct sb_mailbox *mailbox, uint64_t offset,
                            size_t n);

@@ -237,7 +237,7 @@ static void opened(struct transfer *t, const struct sb_answer *answer)
     if (answer->nfds != 1) {
         sb_fail(&err, SB_ERR_PROTOCOL, "the sandbox opened a file and gave none");
     } else {
-        t->work.file = sb_file_new(answer->fds[0], &err);
+        t->work.file = sb_file_of_sandbox(answer->fds[0], &err);
         answer->fds[0] = -1;
     }
     if (t->op == NULL || t->work.file == NULL) {

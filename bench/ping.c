@@ -1,5 +1,6 @@
 /* Round trips of a message: a bare seqpacket echo between two processes against a ping of pid 1 on a
  * caller's connection, interleaved. usage: ping ROOT ID PAIRS; prints two medians in microseconds. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,9 @@ static ssize_t receive(int fd, int *passed)
         char room[CMSG_SPACE(sizeof(int) * SB_MSG_FDS)];
     } control;
     struct iovec iov = {buf, sizeof buf};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = &control,
                          .msg_controllen = sizeof control};
     ssize_t n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
     struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
@@ -79,6 +82,8 @@ int main(int argc, char **argv)
         sb_read_begin(&r, &head, buf, (size_t)n) != 0)
         return 1;
     epoch = (uint32_t)sb_read_u64(&r, SB_F_EPOCH, 0);
+    if (fcntl(box, F_SETFL, 0) != 0) /* it comes non-blocking */
+        return 1;
     for (int i = -100; i < pairs; i++) {
         double t0, t1, t2;
         sb_pack_begin(&p, buf, sizeof buf, SB_C_PING, 7, epoch);

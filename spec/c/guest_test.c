@@ -150,7 +150,7 @@ struct box {
 };
 
 static const char *image = "build/guest/pid1";
-static int use_userns, use_leaves, use_single;
+static int use_userns, use_leaves, use_single, leaf_fds = 2;
 
 struct birth {
     int control, listener, image, go[2];
@@ -223,10 +223,11 @@ static void find_cgroup2(void)
         fclose(f);
 }
 
-static int make_leaves(int *fds, int pairs)
+/* `leaf_fds` descriptors each: with the third, pid 1 starts commands in the group. */
+static int make_leaves(int *fds, int leaves)
 {
     int n = 0;
-    for (int i = 0; i < pairs; i++) {
+    for (int i = 0; i < leaves; i++) {
         char path[400], file[420];
         snprintf(path, sizeof path, "%s/guest-test-%d-%d", cgroup2, getpid(), leaf_serial++);
         mkdir(path, 0755);
@@ -236,6 +237,8 @@ static int make_leaves(int *fds, int pairs)
         fds[n++] = open(file, O_WRONLY | O_CLOEXEC);
         if (fds[n - 1] < 0 || fds[n - 2] < 0)
             printf("  no leaves: %s\n", strerror(errno));
+        if (leaf_fds == 3)
+            fds[n++] = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     }
     return n;
 }
@@ -310,6 +313,9 @@ static void box_start_with(struct box *b, uint64_t limit)
         sb_pack_u64(&p, SB_F_LIMIT_COMMANDS, limit);
     if (use_leaves)
         nfds = make_leaves(fds, 4);
+    sb_pack_u64(&p, SB_F_LEAF_FDS, (uint64_t)leaf_fds);
+    if (leaf_fds == 3)
+        sb_pack_u64(&p, SB_F_CLONE_AT, 0x23456789abcull);
     post(b->control, &p, fds, nfds);
     for (int i = 0; i < nfds; i++)
         close(fds[i]);
@@ -348,6 +354,7 @@ static void serve_control(struct box *b)
         if (a->head.type == SB_G_NEED_LEAVES) {
             begin(&p, SB_G_LEAVES);
             n = make_leaves(fds, 4);
+            sb_pack_u64(&p, SB_F_LEAF_FDS, (uint64_t)leaf_fds);
             post(b->control, &p, fds, n);
             for (int i = 0; i < n; i++)
                 close(fds[i]);
@@ -1246,7 +1253,10 @@ static void run_tests(char **names, int n, int bench)
             wanted |= strcmp(names[j], tests[i].name) == 0;
         if (!wanted)
             continue;
-        printf("%s%s%s\n", tests[i].name, use_leaves ? " (leaf groups)" : "",
+        printf("%s%s%s\n", tests[i].name,
+               !use_leaves     ? ""
+               : leaf_fds == 3 ? " (started in leaf groups)"
+                               : " (leaf groups)",
                use_userns ? " (user namespace)" : "");
         box_start(&b);
         tests[i].run(&b);
@@ -1280,6 +1290,9 @@ int main(int argc, char **argv)
         run_tests(users, 4, 0);
         use_userns = 0;
         use_leaves = cgroup2[0] != '\0';
+        if (use_leaves)
+            run_tests(trees, 4, 0);
+        leaf_fds = 3;
         if (use_leaves)
             run_tests(trees, 4, 0);
     }

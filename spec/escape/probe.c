@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -94,7 +95,8 @@ static void mounts_old(const char *arg)
     mkdir("/tmp/m", 0755);
     refused("tmpfs", mount("none", "/tmp/m", "tmpfs", 0, NULL));
     refused("proc", mount("none", "/tmp/m", "proc", 0, NULL));
-    refused("overlay", mount("none", "/tmp/m", "overlay", 0, "lowerdir=/usr,upperdir=/tmp,workdir=/tmp"));
+    refused("overlay",
+            mount("none", "/tmp/m", "overlay", 0, "lowerdir=/usr,upperdir=/tmp,workdir=/tmp"));
     refused("bind", mount("/usr", "/tmp/m", NULL, MS_BIND, NULL));
     refused("cgroup2", mount("none", "/tmp/m", "cgroup2", 0, NULL));
     refused("remount /", mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND, NULL));
@@ -163,15 +165,30 @@ static void handles(const char *arg)
     memcpy(f.h.f_handle, &inode, sizeof inode);
     refused("open_by_handle_at", syscall(SYS_open_by_handle_at, AT_FDCWD, &f.h, O_RDONLY));
     f.h.handle_bytes = 128;
-    refused("name_to_handle_at", syscall(SYS_name_to_handle_at, AT_FDCWD, "/usr", &f.h, &mount_id, 0));
+    refused("name_to_handle_at",
+            syscall(SYS_name_to_handle_at, AT_FDCWD, "/usr", &f.h, &mount_id, 0));
 }
 
 static void secrets(const char *arg)
 {
-    static const char *const masked[] = {"/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/timer_list",
-        "/proc/sched_debug", "/proc/latency_stats", "/proc/kallsyms", "/proc/kpagecount", "/proc/kpageflags",
-        "/proc/config.gz", "/proc/cmdline", "/proc/interrupts", "/proc/diskstats", "/proc/kmsg",
-        "/proc/scsi/scsi", "/proc/acpi/wakeup", "/sys/kernel/uevent_seqnum", "/sys/firmware"};
+    static const char *const masked[] = {"/proc/kcore",
+                                         "/proc/keys",
+                                         "/proc/key-users",
+                                         "/proc/timer_list",
+                                         "/proc/sched_debug",
+                                         "/proc/latency_stats",
+                                         "/proc/kallsyms",
+                                         "/proc/kpagecount",
+                                         "/proc/kpageflags",
+                                         "/proc/config.gz",
+                                         "/proc/cmdline",
+                                         "/proc/interrupts",
+                                         "/proc/diskstats",
+                                         "/proc/kmsg",
+                                         "/proc/scsi/scsi",
+                                         "/proc/acpi/wakeup",
+                                         "/sys/kernel/uevent_seqnum",
+                                         "/sys/firmware"};
     (void)arg;
     for (size_t i = 0; i < sizeof masked / sizeof *masked; i++) {
         char buf[256];
@@ -358,8 +375,9 @@ static void namespaces(const char *arg)
         const char *name;
         unsigned long flag;
         const char *file;
-    } kinds[] = {{"user", CLONE_NEWUSER, "user"}, {"mnt", CLONE_NEWNS, "mnt"}, {"pid", CLONE_NEWPID, "pid"},
-                 {"net", CLONE_NEWNET, "net"}, {"ipc", CLONE_NEWIPC, "ipc"}, {"uts", CLONE_NEWUTS, "uts"},
+    } kinds[] = {{"user", CLONE_NEWUSER, "user"},       {"mnt", CLONE_NEWNS, "mnt"},
+                 {"pid", CLONE_NEWPID, "pid"},          {"net", CLONE_NEWNET, "net"},
+                 {"ipc", CLONE_NEWIPC, "ipc"},          {"uts", CLONE_NEWUTS, "uts"},
                  {"cgroup", CLONE_NEWCGROUP, "cgroup"}, {"time", 0x80, "time"}};
     uint64_t clone3_args[11] = {0};
     (void)arg;
@@ -383,14 +401,24 @@ static void namespaces(const char *arg)
         close(fd);
     }
     clone3_args[4] = SIGCHLD;
-    refused("clone3", syscall(SYS_clone3, clone3_args, sizeof clone3_args));
+    /* As on a kernel without it, wherever its arguments are: only pid 1 knows the address that works. */
+    for (size_t i = 0; i < 64; i++) {
+        uintptr_t wish = i == 0 ? 0 : (0x7fULL << 40 | (uintptr_t)random() << 12) >> (i % 16);
+        char *page = mmap((void *)(wish & ~(uintptr_t)4095), 4096, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void *args = page != MAP_FAILED ? (void *)(page + i) : clone3_args;
+        memcpy(args, clone3_args, sizeof clone3_args);
+        errno = 0;
+        if (syscall(SYS_clone3, args, sizeof clone3_args) != -1 || errno != ENOSYS)
+            hit("clone3 with arguments at %p: errno %d", args, errno);
+    }
 }
 
 static void capabilities(const char *arg)
 {
     /* chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service sys_chroot setfcap */
-    const uint64_t allowed = 1ull << 0 | 1ull << 1 | 1ull << 3 | 1ull << 4 | 1ull << 5 | 1ull << 6 | 1ull << 7 |
-                             1ull << 8 | 1ull << 10 | 1ull << 18 | 1ull << 31;
+    const uint64_t allowed = 1ull << 0 | 1ull << 1 | 1ull << 3 | 1ull << 4 | 1ull << 5 | 1ull << 6 |
+                             1ull << 7 | 1ull << 8 | 1ull << 10 | 1ull << 18 | 1ull << 31;
     char line[256];
     FILE *f = fopen("/proc/self/status", "r");
     (void)arg;
@@ -442,18 +470,55 @@ static void other_abis(const char *arg)
 #endif
 }
 
-#define CALL(name) {#name, SYS_##name}
+#define CALL(name)        \
+    {                     \
+#name, SYS_##name \
+    }
 static const struct {
     const char *name;
     long number;
-} forbidden[] = {CALL(io_uring_setup), CALL(io_uring_enter), CALL(io_uring_register), CALL(bpf),
-    CALL(perf_event_open), CALL(userfaultfd), CALL(keyctl), CALL(add_key), CALL(request_key), CALL(kexec_load),
-    CALL(kexec_file_load), CALL(init_module), CALL(finit_module), CALL(delete_module), CALL(swapon), CALL(swapoff),
-    CALL(reboot), CALL(acct), CALL(quotactl), CALL(settimeofday), CALL(clock_settime), CALL(adjtimex),
-    CALL(clock_adjtime), CALL(iopl), CALL(ioperm), CALL(syslog), CALL(vhangup), CALL(fanotify_init),
-    CALL(lookup_dcookie), CALL(pivot_root), CALL(open_by_handle_at), CALL(name_to_handle_at), CALL(mount),
-    CALL(umount2), CALL(fsopen), CALL(fsconfig), CALL(fsmount), CALL(fspick), CALL(open_tree), CALL(move_mount),
-    CALL(mount_setattr), CALL(setns)};
+} forbidden[] = {CALL(io_uring_setup),
+                 CALL(io_uring_enter),
+                 CALL(io_uring_register),
+                 CALL(bpf),
+                 CALL(perf_event_open),
+                 CALL(userfaultfd),
+                 CALL(keyctl),
+                 CALL(add_key),
+                 CALL(request_key),
+                 CALL(kexec_load),
+                 CALL(kexec_file_load),
+                 CALL(init_module),
+                 CALL(finit_module),
+                 CALL(delete_module),
+                 CALL(swapon),
+                 CALL(swapoff),
+                 CALL(reboot),
+                 CALL(acct),
+                 CALL(quotactl),
+                 CALL(settimeofday),
+                 CALL(clock_settime),
+                 CALL(adjtimex),
+                 CALL(clock_adjtime),
+                 CALL(iopl),
+                 CALL(ioperm),
+                 CALL(syslog),
+                 CALL(vhangup),
+                 CALL(fanotify_init),
+                 CALL(lookup_dcookie),
+                 CALL(pivot_root),
+                 CALL(open_by_handle_at),
+                 CALL(name_to_handle_at),
+                 CALL(mount),
+                 CALL(umount2),
+                 CALL(fsopen),
+                 CALL(fsconfig),
+                 CALL(fsmount),
+                 CALL(fspick),
+                 CALL(open_tree),
+                 CALL(move_mount),
+                 CALL(mount_setattr),
+                 CALL(setns)};
 
 static int is_refusal(int err)
 {
@@ -525,7 +590,8 @@ static int route_request(int type, const void *body, size_t len)
     struct {
         struct nlmsghdr h;
         char body[64];
-    } req = {.h = {.nlmsg_type = (uint16_t)type, .nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE}};
+    } req = {.h = {.nlmsg_type = (uint16_t)type,
+                   .nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE}};
     struct {
         struct nlmsghdr h;
         struct nlmsgerr e;
@@ -555,8 +621,13 @@ static void routes(const char *arg)
         struct rtmsg r;
         struct rtattr h;
         uint32_t oif;
-    } route = {{.rtm_family = AF_INET, .rtm_table = RT_TABLE_MAIN, .rtm_protocol = RTPROT_BOOT,
-                .rtm_scope = RT_SCOPE_LINK, .rtm_type = RTN_UNICAST}, {8, RTA_OIF}, 1};
+    } route = {{.rtm_family = AF_INET,
+                .rtm_table = RT_TABLE_MAIN,
+                .rtm_protocol = RTPROT_BOOT,
+                .rtm_scope = RT_SCOPE_LINK,
+                .rtm_type = RTN_UNICAST},
+               {8, RTA_OIF},
+               1};
     (void)arg;
     refused("lo down", route_request(RTM_SETLINK, &down, sizeof down));
     refused("address", route_request(RTM_NEWADDR, &address, sizeof address));
@@ -590,7 +661,8 @@ static void outside(const char *arg)
     inet_pton(AF_INET6, "2001:4860:4860::8888", &six.sin6_addr);
     refused("IPv6", connect(socket(AF_INET6, SOCK_STREAM, 0), (struct sockaddr *)&six, sizeof six));
     inet_pton(AF_INET6, "::ffff:8.8.8.8", &six.sin6_addr);
-    refused("a mapped address", connect(socket(AF_INET6, SOCK_STREAM, 0), (struct sockaddr *)&six, sizeof six));
+    refused("a mapped address",
+            connect(socket(AF_INET6, SOCK_STREAM, 0), (struct sockaddr *)&six, sizeof six));
 }
 
 /* argument: the name of an abstract socket somebody outside listens on */
@@ -599,8 +671,9 @@ static void abstract_socket(const char *arg)
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     size_t len = strlen(arg != NULL ? arg : "x");
     memcpy(at.sun_path + 1, arg != NULL ? arg : "x", len);
-    refused("abstract socket", connect(socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&at,
-                                       (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len)));
+    refused("abstract socket",
+            connect(socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&at,
+                    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len)));
 }
 
 /* ---- shared budgets ---- */
@@ -618,14 +691,32 @@ static void inotify_hoard(const char *arg)
 static const struct {
     const char *name;
     void (*run)(const char *arg);
-} probes[] = {{"sysctls", sysctls}, {"mounts_old", mounts_old}, {"mounts_new", mounts_new},
-    {"devices", devices}, {"chroot_out", chroot_out}, {"handles", handles}, {"secrets", secrets},
-    {"upper", upper}, {"strangers", strangers}, {"kill_init", kill_init}, {"init_memory", init_memory},
-    {"descriptors", descriptors}, {"fork_bomb", fork_bomb}, {"thread_bomb", thread_bomb},
-    {"terminals", terminals}, {"namespaces", namespaces}, {"capabilities", capabilities},
-    {"other_abis", other_abis}, {"forbidden_calls", forbidden_calls}, {"every_call", every_call},
-    {"personalities", personalities}, {"families", families}, {"routes", routes}, {"outside", outside},
-    {"abstract_socket", abstract_socket}, {"inotify_hoard", inotify_hoard}};
+} probes[] = {{"sysctls", sysctls},
+              {"mounts_old", mounts_old},
+              {"mounts_new", mounts_new},
+              {"devices", devices},
+              {"chroot_out", chroot_out},
+              {"handles", handles},
+              {"secrets", secrets},
+              {"upper", upper},
+              {"strangers", strangers},
+              {"kill_init", kill_init},
+              {"init_memory", init_memory},
+              {"descriptors", descriptors},
+              {"fork_bomb", fork_bomb},
+              {"thread_bomb", thread_bomb},
+              {"terminals", terminals},
+              {"namespaces", namespaces},
+              {"capabilities", capabilities},
+              {"other_abis", other_abis},
+              {"forbidden_calls", forbidden_calls},
+              {"every_call", every_call},
+              {"personalities", personalities},
+              {"families", families},
+              {"routes", routes},
+              {"outside", outside},
+              {"abstract_socket", abstract_socket},
+              {"inotify_hoard", inotify_hoard}};
 
 int main(int argc, char **argv)
 {

@@ -16,7 +16,8 @@
 #define SB_PROTO_VERSION 1         /* N-1 is served */
 #define SB_MSG_MAX 65536           /* bytes of one datagram, header included */
 #define SB_MSG_FDS 16              /* descriptors one datagram may carry */
-#define SB_SPILL_MAX (8u << 20)    /* bytes of fields that travel in a memfd instead (SB_MSG_SPILLED) */
+#define SB_SPILL_MAX \
+    (8u << 20) /* bytes of fields that travel in a memfd instead (SB_MSG_SPILLED) */
 
 struct sb_msg {
     uint32_t magic;
@@ -35,53 +36,58 @@ enum sb_msg_type {
     SB_REPLY = 1, /* the last answer to `req` */
     SB_ERROR = 2, /* the last answer to `req`: kind, errno, step, message, path */
     SB_PART = 3,  /* more answers to `req` follow */
-    SB_EXITED = 4, /* event or answer: a process ended (serial, pid, status, reason, utime, stime, maxrss) */
+    SB_EXITED =
+        4, /* event or answer: a process ended (serial, pid, status, reason, utime, stime, maxrss) */
 
     /* caller -> supervisor */
-    SB_S_HELLO = 32,   /* version, linger_ms -> version, pid, mode, cap* */
-    SB_S_CREATE,       /* id, template, rootfs, lifetime_ms, on_expiry, label*, owned, allow_setuid, user,
+    SB_S_HELLO = 32, /* version, linger_ms -> version, pid, mode, cap* */
+    SB_S_CREATE, /* id, template, rootfs, lifetime_ms, on_expiry, label*, owned, allow_setuid, user,
                           cwd, env*, hostname, limit_* -> a record, epoch, fd: connection to pid 1 */
-    SB_S_CONNECT,      /* id, label* (expected) -> a record, epoch, fd when running */
-    SB_S_INFO,         /* id -> a record */
-    SB_S_LIST,         /* state*, label* (all must match), after, limit -> SB_PART: a record each,
+    SB_S_CONNECT,  /* id, label* (expected) -> a record, epoch, fd when running */
+    SB_S_INFO,     /* id -> a record */
+    SB_S_LIST,     /* state*, label* (all must match), after, limit -> SB_PART: a record each,
                           then SB_REPLY with `next` when there is more */
-    SB_S_DESTROY,      /* id -> reply, also when it is gone already */
-    SB_S_LIFETIME,     /* id, lifetime_ms (from now) -> ends_ms */
-    SB_S_PAUSE,        /* id, keep -> kept */
-    SB_S_RESUME,       /* id, lifetime_ms? -> as SB_S_CONNECT */
-    SB_S_SOCKET,       /* id -> fds: one IPv4 and one IPv6 TCP socket of the sandbox's network,
+    SB_S_DESTROY,  /* id -> reply, also when it is gone already */
+    SB_S_LIFETIME, /* id, lifetime_ms (from now), extend (1: never shorten) -> ends_ms */
+    SB_S_PAUSE,    /* id, keep -> kept */
+    SB_S_RESUME,   /* id, lifetime_ms? -> as SB_S_CONNECT */
+    SB_S_SOCKET,   /* id -> fds: one IPv4 and one IPv6 TCP socket of the sandbox's network,
                           unconnected, non-blocking */
-    SB_S_EXPOSE,       /* id, port, on -> reply; recorded in the sandbox's record */
-    SB_S_ADVANCE,      /* ms: moves the test clock; refused without <root>/v1/test-clock */
-    SB_S_STATS,        /* -> live sandboxes, pooled slots, open descriptors: for tests and bench */
+    SB_S_EXPOSE,   /* id, port, on -> reply; recorded in the sandbox's record */
+    SB_S_ADVANCE,  /* ms: moves the test clock; refused without <root>/v1/test-clock */
+    SB_S_STATS,    /* -> live sandboxes, pooled slots, open descriptors: for tests and bench */
 
     /* supervisor -> pid 1, on the control socket */
-    SB_G_INIT = 64, /* version, boot, user, cwd, env*, epoch, limit_commands, allow_setuid; fds: pairs of
-                       (cgroup.procs, cgroup.kill) as root, none rootless -> reply */
-    SB_G_CONN,      /* epoch; fd: one end of a new caller connection. No answer */
-    SB_G_EPOCH,     /* epoch. No answer */
-    SB_G_LEAVES,    /* fds: pairs of (cgroup.procs, cgroup.kill). No answer */
-    SB_G_STOP,      /* end every command (TERM, then KILL after grace_ms), sync -> reply; then killed */
+    SB_G_INIT =
+        64,    /* version, boot, user, cwd, env*, epoch, limit_commands, allow_setuid, clone_at (the
+                       one address at which clone3 may find its arguments), leaf*, leaf_fds; fds: leaf
+                       groups as root, none rootless -> reply */
+    SB_G_CONN, /* epoch; fd: one end of a new caller connection. No answer */
+    SB_G_EPOCH, /* epoch. No answer */
+    SB_G_LEAVES, /* leaf* (their numbers), leaf_fds; fds: for each leaf cgroup.procs, cgroup.kill and,
+                       with leaf_fds = 3, its directory. No answer */
+    SB_G_STOP, /* end every command (TERM, then KILL after grace_ms), sync -> reply; then killed */
     /* pid 1 -> supervisor */
-    SB_G_HELLO = 80,   /* version: the first message of a booted pid 1, and of an adopted one */
-    SB_G_NEED_LEAVES,  /* its stock of empty leaf groups runs low. Answered by SB_G_LEAVES */
+    SB_G_HELLO = 80, /* version: the first message of a booted pid 1, and of an adopted one */
+    SB_G_NEED_LEAVES, /* its stock of empty leaf groups runs low; leaf* (those it gives back, empty and
+                          of no more use to it). Answered by SB_G_LEAVES */
 
     /* caller -> pid 1 */
-    SB_C_PING = 96,  /* -> reply */
-    SB_C_EXEC,       /* stage, arg*, [stage, arg* ...], env*, clean_env, user, cwd, tag, in_mode, out_mode,
+    SB_C_PING = 96, /* -> reply */
+    SB_C_EXEC, /* stage, arg*, [stage, arg* ...], env*, clean_env, user, cwd, tag, in_mode, out_mode,
                         err_mode, detached, time_limit_ms -> serial, pid, start_ns, streams; fds in the
                         order of the bits of `streams`. Later SB_EXITED with req = 0 */
-    SB_C_SIGNAL,     /* serial, signal, group -> count: how many processes it was delivered to */
-    SB_C_KILL,       /* serial, signal, grace_ms: the whole tree, KILL after the grace; answered when the
+    SB_C_SIGNAL, /* serial, signal, group -> count: how many processes it was delivered to */
+    SB_C_KILL, /* serial, signal, grace_ms: the whole tree, KILL after the grace; answered when the
                         leader has been reaped and the tree is empty -> count */
-    SB_C_WAIT,       /* serial -> SB_EXITED as the answer, at once or when it ends */
-    SB_C_ATTACH,     /* serial | pid | tag; start_ns (0 = any), lease -> SB_PART: stream, data (the tail),
+    SB_C_WAIT, /* serial -> SB_EXITED as the answer, at once or when it ends */
+    SB_C_ATTACH, /* serial | pid | tag; start_ns (0 = any), lease -> SB_PART: stream, data (the tail),
                         then a process record with streams and fds when lease was asked for and given */
-    SB_C_RELEASE,    /* serial: the lease on its output ends, pid 1 drains into the tail -> reply */
-    SB_C_DETACH,     /* serial: outlives scope and connection -> reply */
-    SB_C_LIST,       /* -> SB_PART: a process record each (serial, pid, start_ns, tag, arg*, cwd, user,
+    SB_C_RELEASE, /* serial: the lease on its output ends, pid 1 drains into the tail -> reply */
+    SB_C_DETACH,  /* serial: outlives scope and connection -> reply */
+    SB_C_LIST,    /* -> SB_PART: a process record each (serial, pid, start_ns, tag, arg*, cwd, user,
                         detached, running), then SB_REPLY */
-    SB_C_FILE,       /* file_op, ... see enum sb_file_op; answered by a worker process */
+    SB_C_FILE,    /* file_op, ... see enum sb_file_op; answered by a worker process */
 };
 
 /* Bits of the `streams` field, and its order of descriptors. */
@@ -96,26 +102,26 @@ enum sb_stdio {
     SB_IO_MERGE = 3, /* stderr only: the same as stdout */
 };
 
-#define SB_TAIL_BYTES 65536   /* kept per stream once nobody reads */
-#define SB_PIPE_BYTES 262144  /* wished size of an output pipe; smaller where the kernel refuses */
-#define SB_KEEP_ENDED 256     /* how many ended processes stay attachable ... */
+#define SB_TAIL_BYTES 65536    /* kept per stream once nobody reads */
+#define SB_PIPE_BYTES 262144   /* wished size of an output pipe; smaller where the kernel refuses */
+#define SB_KEEP_ENDED 256      /* how many ended processes stay attachable ... */
 #define SB_KEEP_ENDED_MS 60000 /* ... and for how long */
 
 /* Every file operation takes `user` (default: the sandbox's) and runs in a worker with that user's
  * rights. Paths: relative and `~` start at the user's home. Errors: SB_ERROR with errno, path, step. */
 enum sb_file_op {
     SB_FILE_STAT = 1, /* path, nofollow -> entry */
-    SB_FILE_OPEN,     /* path, oflags, mode, parents -> entry; fd. Regular files only (others EISDIR, ENXIO) */
-    SB_FILE_WRITE,    /* path, data (inline), mode?, owner?, exclusive, append, atomic, parents -> entry */
-    SB_FILE_BEGIN,    /* path, mode?, owner?, exclusive, parents -> token, path (final); fd of an unnamed or
+    SB_FILE_OPEN, /* path, oflags, mode, parents -> entry; fd. Regular files only (others EISDIR, ENXIO) */
+    SB_FILE_WRITE, /* path, data (inline), mode?, owner?, exclusive, append, atomic, parents -> entry */
+    SB_FILE_BEGIN, /* path, mode?, owner?, exclusive, parents -> token, path (final); fd of an unnamed or
                          temporary file in the final directory. Nothing shows until the commit */
-    SB_FILE_COMMIT,   /* token, path; fd: the one BEGIN gave -> entry. Rename over, or EEXIST if exclusive */
-    SB_FILE_ABORT,    /* token, path: removes a named temporary file */
-    SB_FILE_LIST,     /* path, depth (1 = flat, 0 = all) -> SB_PART: entries in stable order; links are
+    SB_FILE_COMMIT, /* token, path; fd: the one BEGIN gave -> entry. Rename over, or EEXIST if exclusive */
+    SB_FILE_ABORT, /* token, path: removes a named temporary file */
+    SB_FILE_LIST,  /* path, depth (1 = flat, 0 = all) -> SB_PART: entries in stable order; links are
                          entries, never entered */
-    SB_FILE_MKDIR,    /* path, mode, parents -> created (0 when it was there) */
-    SB_FILE_MOVE,     /* path, path2 */
-    SB_FILE_COPY,     /* path, path2: file or tree */
+    SB_FILE_MKDIR, /* path, mode, parents -> created (0 when it was there) */
+    SB_FILE_MOVE,  /* path, path2 */
+    SB_FILE_COPY,  /* path, path2: file or tree */
     SB_FILE_REMOVE,   /* path, recursive */
     SB_FILE_CHMOD,    /* path, mode */
     SB_FILE_CHOWN,    /* path, owner ("user", "user:group", "1:2") */
@@ -128,42 +134,60 @@ enum sb_file_op {
 
 /* X(tag, name, type): U = u64, B = bytes (once), L = bytes (list). An entry of the file API is:
  * name, path, ftype, size, mode, uid, gid, owner, group, mtime_ns, target. */
-#define SB_FIELDS(X)                                                                                \
-    X(1, VERSION, version, U) X(2, KIND, kind, B) X(3, ERRNO, errno_, U) X(4, STEP, step, B)          \
-    X(5, MESSAGE, message, B) X(6, PATH, path, B) X(7, PATH2, path2, B) X(8, SPILL, spill, U)         \
-    X(9, COUNT, count, U) X(10, LIMIT, limit, U) X(11, AFTER, after, B) X(12, NEXT, next, B)          \
-    X(13, MS, ms, U)                                                                                  \
-    /* sandboxes */                                                                                   \
-    X(20, ID, id, B) X(21, TEMPLATE, template, B) X(22, ROOTFS, rootfs, B)                            \
-    X(23, LIFETIME_MS, lifetime_ms, U) X(24, ON_EXPIRY, on_expiry, B) X(25, LABEL, label, L)          \
-    X(26, OWNED, owned, U) X(27, ALLOW_SETUID, allow_setuid, U) X(28, USER, user, B)                  \
-    X(29, CWD, cwd, B) X(30, ENV, env, L) X(31, HOSTNAME, hostname, B) X(32, STATE, state, L)         \
-    X(33, KEPT, kept, B) X(34, KEEP, keep, B) X(35, BOOT, boot, B) X(36, EPOCH, epoch, U)             \
-    X(37, STARTED_MS, started_ms, U) X(38, ENDS_MS, ends_ms, U) X(39, CAUSE, cause, B)                \
-    X(40, EXPOSED, exposed, L) X(41, PORT, port, U) X(42, ON, on, U) X(43, MODE_NAME, mode_name, B)   \
-    X(44, CAP, cap, L) X(45, LINGER_MS, linger_ms, U) X(46, AUTO_RESUME, auto_resume, U)              \
-    X(47, LIMIT_PROCESSES, limit_processes, U) X(48, LIMIT_FILES, limit_files, U)                     \
-    X(49, LIMIT_COMMANDS, limit_commands, U) X(50, LIVE, live, U) X(51, POOLED, pooled, U)            \
-    X(52, OPEN_FDS, open_fds, U) X(53, NETWORK, network, B) X(54, LIMIT_DISK, limit_disk, U)          \
-    X(55, LIMIT_MEMORY, limit_memory, U) X(56, CREATED_MS, created_ms, U) X(57, PEER_UID, peer_uid, U) \
-    /* processes */                                                                                   \
-    X(70, STAGE, stage, U) X(71, ARG, arg, L) X(72, CLEAN_ENV, clean_env, U) X(73, TAG, tag, B)       \
-    X(74, IN_MODE, in_mode, U) X(75, OUT_MODE, out_mode, U) X(76, ERR_MODE, err_mode, U)              \
-    X(77, DETACHED, detached, U) X(78, TIME_LIMIT_MS, time_limit_ms, U) X(79, SERIAL, serial, U)      \
-    X(80, PID, pid, U) X(81, START_NS, start_ns, U) X(82, STREAMS, streams, U)                        \
-    X(83, STATUS, status, U) X(84, REASON, reason, B) X(85, UTIME_US, utime_us, U)                    \
-    X(86, STIME_US, stime_us, U) X(87, MAXRSS, maxrss, U) X(88, SIGNAL, signal, U)                    \
-    X(89, GROUP, group, U) X(90, GRACE_MS, grace_ms, U) X(91, LEASE, lease, U)                        \
-    X(92, STREAM, stream, U) X(93, DATA, data, B) X(94, DROPPED, dropped, U)                          \
-    X(95, RUNNING, running, U) X(96, DROPPED_ERR, dropped_err, U)                                     \
-    /* files */                                                                                       \
-    X(110, FILE_OP, file_op, U) X(111, OFLAGS, oflags, U) X(112, MODE, mode, U)                       \
-    X(113, OWNER, owner, B) X(114, EXCLUSIVE, exclusive, U) X(115, APPEND, append, U)                 \
-    X(116, ATOMIC, atomic, U) X(117, PARENTS, parents, U) X(118, NOFOLLOW, nofollow, U)               \
-    X(119, DEPTH, depth, U) X(120, RECURSIVE, recursive, U) X(121, TARGET, target, B)                 \
-    X(122, TOKEN, token, B) X(123, NAME, name, B) X(124, FTYPE, ftype, B) X(125, SIZE, size, U)       \
-    X(126, UID, uid, U) X(127, GID, gid, U) X(128, OWNER_GROUP, owner_group, B)                       \
-    X(129, MTIME_NS, mtime_ns, U) X(130, CREATED, created, U) X(131, XATTR, xattr, L)
+#define SB_FIELDS(X)                                                                               \
+    X(1, VERSION, version, U)                                                                      \
+    X(2, KIND, kind, B) X(3, ERRNO, errno_, U) X(4, STEP, step, B) X(5, MESSAGE, message, B)       \
+        X(6, PATH, path, B) X(7, PATH2, path2, B) X(8, SPILL, spill, U) X(9, COUNT, count, U)      \
+            X(10, LIMIT, limit, U) X(11, AFTER, after, B) X(12, NEXT, next, B)                     \
+                X(13, MS, ms, U) /* sandboxes */                                                   \
+        X(20, ID, id, B) X(21, TEMPLATE, template, B) X(22, ROOTFS, rootfs, B) X(                  \
+            23, LIFETIME_MS, lifetime_ms, U) X(24, ON_EXPIRY, on_expiry, B) X(25, LABEL, label, L) \
+            X(26, OWNED, owned, U) X(27, ALLOW_SETUID, allow_setuid,                               \
+                                     U) X(28, USER, user, B) X(29, CWD, cwd, B) X(30, ENV, env, L) \
+                X(31, HOSTNAME, hostname, B) X(32, STATE, state, L) X(33, KEPT, kept, B)           \
+                    X(34, KEEP, keep, B) X(35, BOOT, boot, B) X(36, EPOCH, epoch, U) X(            \
+                        37, STARTED_MS, started_ms, U) X(38, ENDS_MS, ends_ms, U)                  \
+                        X(39, CAUSE, cause, B) X(40, EXPOSED, exposed, L) X(41, PORT, port, U)     \
+                            X(42, ON, on, U) X(43, MODE_NAME, mode_name, B) X(44, CAP, cap, L)     \
+                                X(45, LINGER_MS, linger_ms, U) X(46, AUTO_RESUME, auto_resume, U)  \
+                                    X(47, LIMIT_PROCESSES, limit_processes,                        \
+                                      U) X(48, LIMIT_FILES, limit_files,                           \
+                                           U) X(49, LIMIT_COMMANDS, limit_commands, U)             \
+                                        X(50, LIVE, live, U) X(51, POOLED, pooled, U)              \
+                                            X(52, OPEN_FDS, open_fds, U)                           \
+                                                X(53, NETWORK, network, B) X(54, LIMIT_DISK,       \
+                                                                             limit_disk, U)        \
+                                                    X(55, LIMIT_MEMORY, limit_memory, U)           \
+                                                        X(56, CREATED_MS, created_ms, U)           \
+                                                            X(57, PEER_UID, peer_uid, U)           \
+                                                                X(58, CLONE_AT, clone_at, U)       \
+                                                                    X(59, LEAF_FDS, leaf_fds, U)   \
+                                                                        X(60, EXTEND, extend, U)   \
+                                                                            X(61, LEAF, leaf,      \
+                                                                              U) /* processes */   \
+        X(70, STAGE, stage, U) X(71, ARG, arg, L) X(72, CLEAN_ENV, clean_env, U)                   \
+            X(73, TAG, tag, B) X(74, IN_MODE, in_mode, U) X(75, OUT_MODE, out_mode, U)             \
+                X(76, ERR_MODE, err_mode, U) X(77, DETACHED, detached, U)                          \
+                    X(78, TIME_LIMIT_MS, time_limit_ms, U) X(79, SERIAL, serial, U)                \
+                        X(80, PID, pid, U) X(81, START_NS, start_ns, U) X(82, STREAMS, streams, U) \
+                            X(83, STATUS, status, U) X(84, REASON, reason, B)                      \
+                                X(85, UTIME_US, utime_us, U) X(86, STIME_US, stime_us, U)          \
+                                    X(87, MAXRSS, maxrss, U) X(88, SIGNAL, signal, U)              \
+                                        X(89, GROUP, group, U) X(90, GRACE_MS, grace_ms, U)        \
+                                            X(91, LEASE, lease, U) X(92, STREAM, stream, U)        \
+                                                X(93, DATA, data, B) X(94, DROPPED, dropped, U) X( \
+                                                    95, RUNNING, running, U)                       \
+                                                    X(96, DROPPED_ERR, dropped_err, U) /* files */ \
+        X(110, FILE_OP, file_op, U) X(111, OFLAGS, oflags, U) X(112, MODE, mode, U)                \
+            X(113, OWNER, owner, B) X(114, EXCLUSIVE, exclusive, U) X(115, APPEND, append, U)      \
+                X(116, ATOMIC, atomic, U) X(117, PARENTS, parents, U)                              \
+                    X(118, NOFOLLOW, nofollow, U) X(119, DEPTH, depth, U)                          \
+                        X(120, RECURSIVE, recursive, U) X(121, TARGET, target, B)                  \
+                            X(122, TOKEN, token, B) X(123, NAME, name, B) X(124, FTYPE, ftype, B)  \
+                                X(125, SIZE, size, U) X(126, UID, uid, U) X(127, GID, gid, U)      \
+                                    X(128, OWNER_GROUP, owner_group, B)                            \
+                                        X(129, MTIME_NS, mtime_ns, U) X(130, CREATED, created, U)  \
+                                            X(131, XATTR, xattr, L)
 
 enum sb_field {
 #define SB_FIELD_ENUM(tag, upper, lower, type) SB_F_##upper = (tag),
@@ -229,7 +253,8 @@ struct sb_reader {
 };
 
 /* 0 and the header in *head, or -1 when these bytes are not a message. */
-static inline int sb_read_begin(struct sb_reader *r, struct sb_msg *head, const void *buf, size_t len)
+static inline int sb_read_begin(struct sb_reader *r, struct sb_msg *head, const void *buf,
+                                size_t len)
 {
     if (len < sizeof *head)
         return -1;

@@ -25,6 +25,17 @@ static inline long sys_call(long n, long a, long b, long c, long d, long e, long
     return ret;
 }
 
+#define SYS_CHILD_PART           \
+    "test %%rax, %%rax\n\t"      \
+    "jnz 1f\n\t"                 \
+    "lea -256(%%rsp), %%rsp\n\t" \
+    "and $-16, %%rsp\n\t"        \
+    "xor %%ebp, %%ebp\n\t"       \
+    "mov %%r13, %%rdi\n\t"       \
+    "call *%%r12\n\t"            \
+    "ud2\n"                      \
+    "1:"
+
 static inline long sys_spawn(long flags, void (*fn)(void *), void *arg)
 {
     register long r10 __asm__("r10") = 0;
@@ -32,18 +43,22 @@ static inline long sys_spawn(long flags, void (*fn)(void *), void *arg)
     register void (*r12)(void *) __asm__("r12") = fn;
     register void *r13 __asm__("r13") = arg;
     long ret;
-    __asm__ volatile("syscall\n\t"
-                     "test %%rax, %%rax\n\t"
-                     "jnz 1f\n\t"
-                     "lea -256(%%rsp), %%rsp\n\t"
-                     "and $-16, %%rsp\n\t"
-                     "xor %%ebp, %%ebp\n\t"
-                     "mov %%r13, %%rdi\n\t"
-                     "call *%%r12\n\t"
-                     "ud2\n"
-                     "1:"
+    __asm__ volatile("syscall\n\t" SYS_CHILD_PART
                      : "=a"(ret)
                      : "a"(56L), "D"(flags), "S"(0L), "d"(0L), "r"(r10), "r"(r8), "r"(r12), "r"(r13)
+                     : "rcx", "r11", "memory");
+    return ret;
+}
+
+/* The same with clone3(args, size), where args name no stack. */
+static inline long sys_spawn3(void *args, size_t size, void (*fn)(void *), void *arg)
+{
+    register void (*r12)(void *) __asm__("r12") = fn;
+    register void *r13 __asm__("r13") = arg;
+    long ret;
+    __asm__ volatile("syscall\n\t" SYS_CHILD_PART
+                     : "=a"(ret)
+                     : "a"(435L), "D"(args), "S"(size), "r"(r12), "r"(r13)
                      : "rcx", "r11", "memory");
     return ret;
 }
@@ -70,6 +85,15 @@ static inline long sys_call(long n, long a, long b, long c, long d, long e, long
     return x0;
 }
 
+#define SYS_CHILD_PART     \
+    "cbnz x0, 1f\n\t"      \
+    "sub sp, sp, #256\n\t" \
+    "mov x29, xzr\n\t"     \
+    "mov x0, x20\n\t"      \
+    "blr x19\n\t"          \
+    "brk #0\n"             \
+    "1:"
+
 static inline long sys_spawn(long flags, void (*fn)(void *), void *arg)
 {
     register long x8 __asm__("x8") = 220;
@@ -80,16 +104,23 @@ static inline long sys_spawn(long flags, void (*fn)(void *), void *arg)
     register long x4 __asm__("x4") = 0;
     register void (*x19)(void *) __asm__("x19") = fn;
     register void *x20 __asm__("x20") = arg;
-    __asm__ volatile("svc 0\n\t"
-                     "cbnz x0, 1f\n\t"
-                     "sub sp, sp, #256\n\t"
-                     "mov x29, xzr\n\t"
-                     "mov x0, x20\n\t"
-                     "blr x19\n\t"
-                     "brk #0\n"
-                     "1:"
+    __asm__ volatile("svc 0\n\t" SYS_CHILD_PART
                      : "+r"(x0)
                      : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x19), "r"(x20)
+                     : "memory");
+    return x0;
+}
+
+static inline long sys_spawn3(void *args, size_t size, void (*fn)(void *), void *arg)
+{
+    register long x8 __asm__("x8") = 435;
+    register long x0 __asm__("x0") = (long)args;
+    register long x1 __asm__("x1") = (long)size;
+    register void (*x19)(void *) __asm__("x19") = fn;
+    register void *x20 __asm__("x20") = arg;
+    __asm__ volatile("svc 0\n\t" SYS_CHILD_PART
+                     : "+r"(x0)
+                     : "r"(x8), "r"(x1), "r"(x19), "r"(x20)
                      : "memory");
     return x0;
 }

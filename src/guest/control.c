@@ -4,6 +4,8 @@
 #include "proc.h"
 #include "worker.h"
 
+enum { LEAVES_BACK = 4 }; /* given back at once: as many as come in their place */
+
 static void send_control(const struct sb_packer *p)
 {
     if (guest.control.fd >= 0)
@@ -57,22 +59,57 @@ static void take_env(const struct sb_reader *fields)
 
 static void take_leaves(struct request *r)
 {
+    unsigned each = (unsigned)sb_read_u64(&r->fields, SB_F_LEAF_FDS, 2);
+    struct sb_reader at = r->fields;
+    struct sb_field_view f;
     guest.leaves_asked = 0;
-    for (unsigned i = 0; i + 1 < r->nfds && guest.nleaves < MAX_LEAVES; i += 2) {
-        guest.leaves[guest.nleaves++] = (struct leaf){r->fds[i], r->fds[i + 1]};
-        r->fds[i] = r->fds[i + 1] = -1;
+    if (each != 2 && each != 3)
+        return;
+    for (unsigned i = 0; i + each <= r->nfds && guest.nleaves < MAX_LEAVES; i += each) {
+        int *fd = &r->fds[i], more;
+        struct leaf *leaf = &guest.leaves[guest.nleaves++];
+        *leaf = (struct leaf){fd[0], fd[1], each == 3 ? fd[2] : -1, 0};
+        while ((more = sb_read_field(&at, &f)) == 1 && f.tag != SB_F_LEAF)
+            ;
+        if (more == 1)
+            leaf->number = sb_field_u64(&f, 0);
+        for (unsigned k = 0; k < each; k++)
+            fd[k] = -1;
         guest.leaves_used = 1;
+        guest.leaf_dirs |= each == 3;
     }
 }
 
 void control_need_leaves(void)
 {
     struct sb_packer p;
-    if (guest.leaves_asked)
+    unsigned kept = 0, back = 0;
+    if (guest.leaves_asked || guest.control.fd < 0)
         return;
     guest.leaves_asked = 1;
     answer_begin(&p, SB_G_NEED_LEAVES, 0);
+    for (unsigned i = 0; i < guest.nleaves; i++) {
+        if (leaf_fresh(&guest.leaves[i]) || back == LEAVES_BACK) {
+            guest.leaves[kept++] = guest.leaves[i];
+            continue;
+        }
+        back++;
+        sb_pack_u64(&p, SB_F_LEAF, guest.leaves[i].number);
+        leaf_close(&guest.leaves[i]);
+    }
+    guest.nleaves = kept;
     send_control(&p);
+}
+
+/* Read once, and no copy of it stays in the buffer that every later message goes through. */
+static void take_clone_at(const struct sb_reader *fields)
+{
+    struct sb_field_view f;
+    if (!sb_read_find(fields, SB_F_CLONE_AT, &f))
+        return;
+    guest.clone_at = sb_field_u64(&f, 0);
+    memset((void *)f.data, 0, f.len);
+    __asm__ volatile("" ::"r"(f.data) : "memory");
 }
 
 static void take_init(struct request *r)
@@ -83,6 +120,7 @@ static void take_init(struct request *r)
         guest.user = copy_of(&r->fields, SB_F_USER);
         guest.cwd = copy_of(&r->fields, SB_F_CWD);
         take_env(&r->fields);
+        take_clone_at(&r->fields);
         if (guest.single && guest.user == NULL && (guest.user = mem_alloc(21)) != NULL)
             str_digits(guest.user, guest.uid);
     }

@@ -120,7 +120,8 @@ static struct proc *proc_make(const struct wish *w, const struct request *r, con
     made->stages = (int *)(made + 1);
     made->record = (unsigned char *)(made->stages + w->nstages);
     made->nstages = (unsigned)w->nstages;
-    made->stdin_fd = made->leaf.procs = made->leaf.kill = -1;
+    made->stdin_fd = -1;
+    made->leaf = (struct leaf){-1, -1, -1, 0};
     made->out[0].watch.fd = made->out[1].watch.fd = -1;
     p = (struct sb_packer){made->record, room, 0, 0};
     sb_pack_str(&p, SB_F_USER, user);
@@ -302,7 +303,7 @@ void exec_request(struct request *r)
 {
     static uint64_t serials;
     struct wish w;
-    struct launch l = {.in = -1, .out = -1, .err = -1, .leaf = -1};
+    struct launch l = {.in = -1, .out = -1, .err = -1};
     struct sb_packer answer;
     struct proc *p = NULL;
     void *vectors = NULL;
@@ -361,7 +362,7 @@ void exec_request(struct request *r)
     l.in = in[0];
     l.err = w.err == SB_IO_MERGE ? out[1] : err[1];
     p->leaf = leaf_take();
-    l.leaf = p->leaf.procs;
+    l.leaf = &p->leaf;
     p->start_ns = sys_clock_ns(CLOCK_BOOTTIME);
     if (stages_start(r, p, &l, argv, out[1]) != 0) {
         leaf_give(&p->leaf);

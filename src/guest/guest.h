@@ -26,9 +26,12 @@ struct watch {
     void (*ready)(struct watch *w, uint32_t events);
 };
 
-/* A v2 group that holds one command's tree. Descriptors made by the supervisor. */
+/* A v2 group that holds one command's tree. Descriptors made by the supervisor: cgroup.procs,
+ * cgroup.kill, and the directory, at which a command can be started. -1: none. Once cgroup.kill was
+ * written the directory is closed: the kernel (6.18) kills whatever is started there afterwards. */
 struct leaf {
-    int procs, kill; /* -1: none */
+    int procs, kill, dir;
+    uint64_t number; /* what the supervisor calls it */
 };
 
 struct conn;
@@ -46,6 +49,7 @@ struct guest {
     char *user, *cwd; /* NULL: not given */
     char **env;       /* NULL-terminated, "NAME=value" */
     size_t nenv;
+    uint64_t clone_at; /* where the filter lets clone3 have its arguments, 0: not any more */
 
     struct watch control, listener, children, timer;
     struct conn *conns;
@@ -55,6 +59,7 @@ struct guest {
     unsigned nleaves;
     int leaves_asked;
     int leaves_used; /* there have been leaves: trees are killed by them */
+    int leaf_dirs;   /* and with directories: one without is used up */
 
     int syncing; /* pid of the child that answers SB_G_STOP, 0 none */
     uint32_t stop_req;

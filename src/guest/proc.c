@@ -40,10 +40,7 @@ void proc_free(struct proc *p)
         stream_free(&p->out[i]);
     if (p->stdin_fd >= 0)
         sys_close(p->stdin_fd);
-    if (p->leaf.procs >= 0) {
-        sys_close(p->leaf.procs);
-        sys_close(p->leaf.kill);
-    }
+    leaf_close(&p->leaf);
     mem_free(p);
 }
 

@@ -72,8 +72,10 @@ void stream_forget_tail(struct stream *s);
 
 /* tree.c */
 struct leaf leaf_take(void);
+int leaf_fresh(const struct leaf *leaf); /* a command can be started in it */
 /* Back into the stock when it is empty. */
 int leaf_give(struct leaf *leaf);
+void leaf_close(const struct leaf *leaf);
 /* To the whole tree; how many processes got it. */
 uint64_t tree_signal(struct proc *p, int sig);
 int tree_alive(struct proc *p);

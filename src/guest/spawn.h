@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+struct leaf;
+
 enum { ENV_SPARE = 6 }; /* HOME USER LOGNAME PATH SHELL and the NULL */
 
 enum spawn_step {
@@ -20,10 +22,11 @@ enum spawn_step {
 struct launch {
     char **argv, **env; /* env: nenv entries, ENV_SPARE free slots behind them */
     size_t nenv;
-    int clean;              /* no defaults in env */
-    const char *user, *cwd; /* cwd NULL: the home, or "/" */
-    int in, out, err;       /* -1: as ours, which is /dev/null */
-    int leaf;               /* cgroup.procs, -1: none */
+    int clean;               /* no defaults in env */
+    const char *user, *cwd;  /* cwd NULL: the home, or "/" */
+    int in, out, err;        /* -1: as ours, which is /dev/null */
+    const struct leaf *leaf; /* where it belongs; may be none */
+    int inside;              /* it is there from its first moment on */
     /* what went wrong, by the child */
     enum spawn_step step;
     int error;

@@ -8,6 +8,7 @@
 
 #include <asm/errno.h>
 #include <asm/unistd.h>
+#include <linux/sched.h>
 #include <linux/stat.h>
 
 #include "arch.h"
@@ -76,9 +77,8 @@ enum {
     PROT_WRITE = 2,
     MAP_PRIVATE = 2,
     MAP_ANONYMOUS = 0x20,
+    MAP_FIXED_NOREPLACE = 0x100000,
     MREMAP_MAYMOVE = 1,
-    CLONE_VM = 0x100,
-    CLONE_VFORK = 0x4000,
     SIGKILL = 9,
     SIGTERM = 15,
     SIGCHLD = 17,

@@ -4,12 +4,35 @@
 
 enum { WALK_ROUNDS = 32, LEAVES_LOW = 2 };
 
+int leaf_fresh(const struct leaf *leaf)
+{
+    return leaf->dir >= 0 || !guest.leaf_dirs;
+}
+
+static unsigned leaves_fresh(void)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < guest.nleaves; i++)
+        n += (unsigned)leaf_fresh(&guest.leaves[i]);
+    return n;
+}
+
+/* The newest fresh one; else one that is used up, which a command can still move to. */
 struct leaf leaf_take(void)
 {
-    struct leaf none = {-1, -1};
-    if (guest.nleaves <= LEAVES_LOW && guest.leaves_used)
+    struct leaf taken = {-1, -1, -1, 0};
+    unsigned i;
+    if (guest.leaves_used && leaves_fresh() <= LEAVES_LOW)
         control_need_leaves();
-    return guest.nleaves > 0 ? guest.leaves[--guest.nleaves] : none;
+    if (guest.nleaves == 0)
+        return taken;
+    for (i = guest.nleaves - 1; i > 0 && !leaf_fresh(&guest.leaves[i]); i--)
+        ;
+    if (!leaf_fresh(&guest.leaves[i]))
+        i = guest.nleaves - 1;
+    taken = guest.leaves[i];
+    guest.leaves[i] = guest.leaves[--guest.nleaves];
+    return taken;
 }
 
 /* What cgroup.procs says, into buf: its length. */
@@ -29,14 +52,22 @@ int leaf_give(struct leaf *leaf)
         return 0;
     if (leaf_read(leaf, &c, 1, 0) != 0)
         return -1;
-    if (guest.nleaves < MAX_LEAVES) {
+    if (guest.nleaves < MAX_LEAVES)
         guest.leaves[guest.nleaves++] = *leaf;
-    } else {
+    else
+        leaf_close(leaf);
+    leaf->procs = leaf->kill = leaf->dir = -1;
+    return 0;
+}
+
+void leaf_close(const struct leaf *leaf)
+{
+    if (leaf->procs >= 0) {
         sys_close(leaf->procs);
         sys_close(leaf->kill);
     }
-    leaf->procs = leaf->kill = -1;
-    return 0;
+    if (leaf->dir >= 0)
+        sys_close(leaf->dir);
 }
 
 /* Calls kill for each pid in the leaf; with sig 0 only counts. */
@@ -223,8 +254,12 @@ uint64_t tree_signal(struct proc *p, int sig)
         return p->leafed ? 0 : walk_signal(p, sig);
     if (sig == SIGKILL) {
         count = leaf_signal(&p->leaf, 0);
-        if (sys_write(p->leaf.kill, "1", 1) == 1)
+        if (sys_write(p->leaf.kill, "1", 1) == 1) {
+            if (p->leaf.dir >= 0)
+                sys_close(p->leaf.dir);
+            p->leaf.dir = -1;
             return count;
+        }
     }
     count = leaf_signal(&p->leaf, sig);
     if (sig != 0 && sig != SIGKILL && sig != SIGSTOP)

@@ -35,6 +35,10 @@
 #define PERSONALITY_QUERY 0xffffffffu
 #define UNAME26 0x0020000u
 
+/* An address no program can have: left in place, they allow nothing. */
+#define MARK_LOW 0x5b5b0001u
+#define MARK_HIGH 0xfbfb0002u
+
 /* Refused with EPERM, by name; a name this machine does not have is left out. */
 static const char *const refused[] = {
     "mount",
@@ -109,6 +113,7 @@ static const char *const refused[] = {
 #define ARCH offsetof(struct seccomp_data, arch)
 #define LOW(n) \
     (offsetof(struct seccomp_data, args) + 8 * (n)) /* little endian: the low half first */
+#define HIGH(n) (LOW(n) + 4)
 #define REFUSE(e) RET(SECCOMP_RET_ERRNO | (e))
 #define ALLOW RET(SECCOMP_RET_ALLOW)
 
@@ -124,7 +129,14 @@ static const struct sock_filter front[] = {
 #endif
     JGT(NEWEST_KNOWN, 0, 1),
     REFUSE(ENOSYS),
-    JEQ(435 /* clone3: flags in memory cannot be looked at */, 0, 1),
+    /* clone3: flags in memory cannot be looked at. Pid 1 alone has a use for it, with its arguments at
+     * an address that the supervisor chooses for each sandbox and puts in place of the marks. */
+    JEQ(435, 0, 6),
+    LD(LOW(0)),
+    JEQ(MARK_LOW, 0, 3),
+    LD(HIGH(0)),
+    JEQ(MARK_HIGH, 0, 1),
+    ALLOW,
     REFUSE(ENOSYS),
 
     JEQ(__SNR_clone, 0, 4),
@@ -170,6 +182,19 @@ static void check(int rc, const char *what)
     exit(1);
 }
 
+/* Where the program compares with this mark: exactly once. */
+static size_t place_of(const struct sock_filter *f, size_t n, unsigned int mark)
+{
+    size_t found = n;
+    for (size_t i = 0; i < n; i++)
+        if (f[i].code == (BPF_JMP | BPF_JEQ | BPF_K) && f[i].k == mark) {
+            check(found == n ? 0 : -EEXIST, "a mark stands twice");
+            found = i;
+        }
+    check(found < n ? 0 : -ENOENT, "a mark is missing");
+    return found;
+}
+
 static void print(const struct sock_filter *f, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -206,5 +231,10 @@ int main(void)
     print(front, sizeof front / sizeof *front);
     print(tree, (size_t)got / sizeof *tree);
     printf("};\n");
+    size_t n = sizeof front / sizeof *front;
+    printf(
+        "/* Where the two halves of the address belong at which clone3 may find its arguments. */\n"
+        "enum { SB_FILTER_LOW = %zu, SB_FILTER_HIGH = %zu };\n",
+        place_of(front, n, MARK_LOW), place_of(front, n, MARK_HIGH));
     return 0;
 }

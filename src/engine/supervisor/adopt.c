@@ -49,7 +49,7 @@ static void died(struct sb_box *b, bool rebooted)
 static void watch_again(struct sb_box *b, int dir, int pidfd)
 {
     sb_slot_reserve(b->rec.range, true);
-    sb_cgroup_open(&b->group, b->rec.group);
+    sb_cgroup_open(&b->group, b->rec.group, sb_slot_root(b->rec.range));
     if (sb_loop_add(&b->proc, pidfd, EPOLLIN, sb_boot_proc_ready) < 0) {
         died(b, false);
         return;

@@ -16,6 +16,7 @@
 #include <linux/seccomp.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/pidfd.h>
@@ -47,7 +48,27 @@ struct sb_birth *sb_birth_take(void)
         free_births = b->next;
         return b;
     }
-    return calloc(1, sizeof *b);
+    b = calloc(1, sizeof *b + sizeof sb_filter);
+    if (b != NULL)
+        b->filter = b + 1;
+    return b;
+}
+
+/* A new address for each sandbox: 47 bits of which only those are fixed that a page of pid 1's own
+ * needs. Nobody inside is told but pid 1, and whoever guesses it gains a clone3 that may do nothing
+ * that clone may not (docs/internals/pid1.md). */
+static void choose_clone_at(struct sb_birth *b)
+{
+    enum { PAGE = 4096, ARGS = 128 };
+    const uint64_t low = 1ull << 32, high = (1ull << 47) - 2 * PAGE;
+    do
+        sb_random(&b->clone_at, sizeof b->clone_at);
+    while ((b->clone_at %= 1ull << 47) < low || b->clone_at > high ||
+           b->clone_at % PAGE > PAGE - ARGS);
+    struct sock_filter *f = b->filter;
+    memcpy(f, sb_filter, sizeof sb_filter);
+    f[SB_FILTER_LOW].k = (uint32_t)b->clone_at;
+    f[SB_FILTER_HIGH].k = (uint32_t)(b->clone_at >> 32);
 }
 
 void sb_birth_give(struct sb_birth *b)
@@ -214,10 +235,7 @@ static int build_root(struct sb_birth *b)
 
 static int drop_rights(struct sb_birth *b)
 {
-    static const struct sock_fprog program = {
-        sizeof sb_filter / sizeof *sb_filter,
-        (struct sock_filter *)(uintptr_t)sb_filter,
-    };
+    const struct sock_fprog program = {sizeof sb_filter / sizeof *sb_filter, b->filter};
     for (unsigned int cap = 0; cap <= CAP_LAST_CAP; cap++) {
         bool keep = false;
         for (size_t i = 0; i < sizeof kept_caps; i++)
@@ -366,6 +384,7 @@ int sb_birth_start(struct sb_birth *b)
     b->step = "stage";
     b->pid = 0;
     b->pidfd = -1;
+    choose_clone_at(b);
     long pid = sb_raw_clone3(&args, sizeof args, stage, b);
     if (pid < 0) {
         b->err = (int)-pid;

@@ -45,6 +45,8 @@ struct sb_birth {
     bool allow_setuid, single;
     const char *hostname;
     struct sb_note note;
+    uint64_t clone_at; /* chosen by sb_birth_start: where pid 1 may have the arguments of clone3 */
+    void *filter;      /* the program with that address in it */
 
     const char *volatile step;
     volatile int err;

@@ -71,7 +71,7 @@ static void take_over(struct sb_box *b, struct sb_slot *s)
     s->range = -1;
     b->group = s->group;
     s->group.dir = -1;
-    s->group.npair = 0;
+    s->group.nfds = 0;
     s->group.name[0] = '\0';
     memcpy(b->rec.group, b->group.name, sizeof b->rec.group);
     memcpy(b->rec.boot, s->boot, sizeof b->rec.boot);
@@ -105,6 +105,7 @@ int sb_boot_slot(struct sb_box *b, struct sb_slot *s, struct sb_failure *f)
         return -1;
     }
     b->birth = birth;
+    b->clone_at = birth->clone_at;
     take_over(b, s);
     if (sb_loop_add(&b->proc, birth->pidfd, EPOLLIN, sb_boot_proc_ready) < 0 ||
         sb_guest_attach(b, pair[0]) < 0) {

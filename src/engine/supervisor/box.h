@@ -35,6 +35,7 @@ struct sb_box {
     struct sb_cgroup group;
     struct sb_birth *birth; /* until pid 1 has said hello */
     struct sb_list env;     /* only while booting */
+    uint64_t clone_at;      /* likewise: pid 1's alone, once it has got it */
     int record;             /* its record's file, likewise; -1 after, and of resumed ones */
     struct sb_waiter *waiters;
     enum sb_goal goal;

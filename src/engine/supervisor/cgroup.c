@@ -8,8 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "loop.h"
+#include "mounts.h"
 
 static struct {
     int root, top;
@@ -84,38 +88,85 @@ void sb_cgroup_leave(void)
     sb_close(&cg.top);
 }
 
-static int add_leaves(struct sb_cgroup *g)
+/* Pid 1 starts a command in its leaf with clone3, which wants the leaf's directory and the right to write
+ * cgroup.procs of the leaf and of the group above: the caller's own right, hence the owner. A command
+ * that moved itself there instead would wait for a grace period of the whole machine, 5 to 15 ms.
+ *
+ * The directory comes from a detached clone of the group alone: from a leaf `..` leads to the group and
+ * no further, and nothing below can be opened for writing, whoever owns it. */
+static int own_procs(const struct sb_cgroup *g, const char *name)
 {
-    for (int i = 0; i < SB_LEAVES_FIRST; i++) {
-        char path[48];
-        if (g->leaves >= SB_LEAVES_MAX) {
-            errno = EMFILE;
+    return fchownat(g->dir, name, g->root, (gid_t)-1, AT_SYMLINK_NOFOLLOW);
+}
+
+static int clone_group(const struct sb_cgroup *g)
+{
+    int fd = sb_mounts_clone(g->dir, -1);
+    struct mount_attr a = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
+                                       MOUNT_ATTR_NOEXEC};
+    if (fd >= 0 && mount_setattr(fd, "", AT_EMPTY_PATH, &a, sizeof a) < 0)
+        sb_close(&fd);
+    return fd;
+}
+
+/* A number for the next leaf, with its directory made. */
+static int make_leaf(struct sb_cgroup *g, int back)
+{
+    char name[16];
+    snprintf(name, sizeof name, "%d", back);
+    /* One in which something runs stays what it is. */
+    if (back >= 0 && back < g->leaves && unlinkat(g->dir, name, AT_REMOVEDIR) == 0)
+        return mkdirat(g->dir, name, 0755) < 0 ? -1 : back;
+    while (g->leaves < SB_LEAVES_MAX) {
+        snprintf(name, sizeof name, "%d", g->leaves);
+        int rc = mkdirat(g->dir, name, 0755);
+        if (rc == 0)
+            return g->leaves++;
+        if (errno != EEXIST)
             return -1;
-        }
-        snprintf(path, sizeof path, "%d", g->leaves);
-        if (mkdirat(g->dir, path, 0755) < 0)
+        g->leaves++; /* behind a gap that an earlier supervisor left */
+    }
+    errno = EMFILE;
+    return -1;
+}
+
+static int add_leaf(struct sb_cgroup *g, int tree, int back)
+{
+    static const char *const name[] = {"/cgroup.procs", "/cgroup.kill", ""};
+    static const int flags[] = {O_RDWR, O_WRONLY, O_PATH | O_DIRECTORY};
+    int number = make_leaf(g, back);
+    if (number < 0)
+        return -1;
+    for (int k = 0; k < g->each; k++) {
+        char path[32];
+        snprintf(path, sizeof path, "%d%s", number, name[k]);
+        if (k == 0 && g->each == 3 && own_procs(g, path) < 0)
             return -1;
-        g->leaves++;
-        static const struct {
-            const char *name;
-            int flags;
-        } file[2] = {{"cgroup.procs", O_RDWR}, {"cgroup.kill", O_WRONLY}};
-        for (int k = 0; k < 2; k++) {
-            snprintf(path, sizeof path, "%d/%s", g->leaves - 1, file[k].name);
-            int fd = sb_lift(openat(g->dir, path, file[k].flags | O_CLOEXEC));
-            if (fd < 0)
-                return -1;
-            g->pair[g->npair++] = fd;
-        }
+        int fd = sb_lift(openat(k == 2 ? tree : g->dir, path, flags[k] | O_CLOEXEC));
+        if (fd < 0)
+            return -1;
+        g->number[g->nfds / g->each] = number;
+        g->fd[g->nfds++] = fd;
     }
     return 0;
 }
 
-int sb_cgroup_make(struct sb_cgroup *g)
+static int add_leaves(struct sb_cgroup *g, const int *back, int n)
+{
+    sb_latefd int tree = clone_group(g);
+    g->each = tree >= 0 && own_procs(g, "cgroup.procs") == 0 ? 3 : 2;
+    for (int i = 0; i < SB_LEAVES_FIRST; i++)
+        if (add_leaf(g, tree, i < n ? back[i] : -1) < 0)
+            return -1;
+    return 0;
+}
+
+int sb_cgroup_make(struct sb_cgroup *g, uid_t root)
 {
     uint64_t r;
     memset(g, 0, sizeof *g);
     g->dir = -1;
+    g->root = root;
     if (cg.top < 0)
         return 0;
     sb_random(&r, sizeof r);
@@ -125,7 +176,7 @@ int sb_cgroup_make(struct sb_cgroup *g)
         return -1;
     }
     g->dir = sb_lift(openat(cg.top, g->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (g->dir < 0 || add_leaves(g) < 0) {
+    if (g->dir < 0 || add_leaves(g, NULL, 0) < 0) {
         int err = errno;
         sb_cgroup_remove(g);
         errno = err;
@@ -134,31 +185,32 @@ int sb_cgroup_make(struct sb_cgroup *g)
     return 0;
 }
 
-int sb_cgroup_more(struct sb_cgroup *g)
+int sb_cgroup_more(struct sb_cgroup *g, const int *back, int n)
 {
     if (g->dir < 0) {
         errno = ENOENT;
         return -1;
     }
-    sb_cgroup_unpair(g);
-    if (add_leaves(g) == 0)
+    sb_cgroup_handed(g);
+    if (add_leaves(g, back, n) == 0)
         return 0;
     int err = errno;
-    sb_cgroup_unpair(g);
+    sb_cgroup_handed(g);
     errno = err;
     return -1;
 }
 
-void sb_cgroup_unpair(struct sb_cgroup *g)
+void sb_cgroup_handed(struct sb_cgroup *g)
 {
-    while (g->npair > 0)
-        sb_close(&g->pair[--g->npair]);
+    while (g->nfds > 0)
+        sb_close(&g->fd[--g->nfds]);
 }
 
-int sb_cgroup_open(struct sb_cgroup *g, const char *name)
+int sb_cgroup_open(struct sb_cgroup *g, const char *name, uid_t root)
 {
     memset(g, 0, sizeof *g);
     g->dir = -1;
+    g->root = root;
     if (cg.top < 0 || *name == '\0')
         return 0;
     g->dir = sb_lift(openat(cg.top, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -186,7 +238,7 @@ static int remove_group(const char *name, int leaves)
 
 void sb_cgroup_remove(struct sb_cgroup *g)
 {
-    sb_cgroup_unpair(g);
+    sb_cgroup_handed(g);
     sb_close(&g->dir);
     if (g->name[0] == '\0')
         return;

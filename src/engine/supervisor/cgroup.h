@@ -7,24 +7,31 @@
 
 enum { SB_LEAVES_FIRST = 4, SB_LEAVES_MAX = 1024 };
 
-/* The group of one sandbox. `name` empty: there is none. `leaves` counts those ever made. The pairs
- * in `pair` (cgroup.procs, cgroup.kill) belong to the supervisor until pid 1 has got them. */
+/* The group of one sandbox. `name` empty: there is none. `leaves` counts those ever made. The
+ * descriptors in `fd` belong to the supervisor until pid 1 has got them: for each leaf cgroup.procs,
+ * cgroup.kill and, where `each` is 3, its directory, at which pid 1 may start a process. */
 struct sb_cgroup {
     char name[32];
     int dir;
     int leaves;
-    int pair[2 * SB_LEAVES_FIRST];
-    int npair;
+    uid_t root; /* the id of root inside, who may start processes in the leaves */
+    int fd[3 * SB_LEAVES_FIRST];
+    int nfds, each;
+    int number[SB_LEAVES_FIRST]; /* of the leaves in `fd` */
 };
 
 bool sb_cgroup_have(void);
 /* Finds the v2 mount and moves the supervisor into a group of its own at its root. */
 void sb_cgroup_start(void);
 void sb_cgroup_leave(void);
-int sb_cgroup_make(struct sb_cgroup *g); /* with the first leaves; 0 or -1 and errno */
-int sb_cgroup_more(struct sb_cgroup *g); /* SB_LEAVES_FIRST more leaves in `pair` */
-void sb_cgroup_unpair(struct sb_cgroup *g);
-int sb_cgroup_open(struct sb_cgroup *g, const char *name); /* an existing one, after a restart */
+/* With the first leaves; 0 or -1 and errno. */
+int sb_cgroup_make(struct sb_cgroup *g, uid_t root);
+/* SB_LEAVES_FIRST more leaves in `fd`, first those whose `n` numbers pid 1 gives back: removed and
+ * made anew. */
+int sb_cgroup_more(struct sb_cgroup *g, const int *back, int n);
+void sb_cgroup_handed(struct sb_cgroup *g); /* closes what is in `fd` */
+/* An existing one, after a restart. */
+int sb_cgroup_open(struct sb_cgroup *g, const char *name, uid_t root);
 /* Removes it now or, while the kernel is still emptying it, at a later sb_cgroup_sweep. */
 void sb_cgroup_remove(struct sb_cgroup *g);
 /* Removes what is left of removed groups; with `kept`, kills and removes every group of this state

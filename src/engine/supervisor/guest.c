@@ -30,6 +30,13 @@ void sb_guest_kill(struct sb_box *b, const char *cause)
     pidfd_send_signal(b->proc.fd, SIGKILL, NULL, 0);
 }
 
+static void pack_leaves(struct sb_packer *p, const struct sb_cgroup *g)
+{
+    sb_pack_u64(p, SB_F_LEAF_FDS, (uint64_t)g->each);
+    for (int i = 0; i < g->nfds; i += g->each)
+        sb_pack_u64(p, SB_F_LEAF, (uint64_t)g->number[i / g->each]);
+}
+
 static int send_init(struct sb_box *b)
 {
     struct sb_wire_big big;
@@ -48,9 +55,12 @@ static int send_init(struct sb_box *b)
     sb_pack_u64(p, SB_F_ALLOW_SETUID, b->rec.allow_setuid);
     for (const char *e = NULL; (e = sb_list_next(&b->env, e)) != NULL;)
         sb_pack_str(p, SB_F_ENV, e);
-    int rc = sb_wire_big_send(b->guest.fd, &big, b->group.pair, b->group.npair);
+    sb_pack_u64(p, SB_F_CLONE_AT, b->clone_at);
+    b->clone_at = 0;
+    pack_leaves(p, &b->group);
+    int rc = sb_wire_big_send(b->guest.fd, &big, b->group.fd, b->group.nfds);
     sb_wire_big_free(&big);
-    sb_cgroup_unpair(&b->group);
+    sb_cgroup_handed(&b->group);
     free(b->env.data);
     b->env = (struct sb_list){NULL, 0};
     return rc;
@@ -83,15 +93,22 @@ static void initialised(struct sb_box *b)
     sb_box_settle(b, NULL);
 }
 
-static void give_leaves(struct sb_box *b)
+static void give_leaves(struct sb_box *b, const struct sb_wire_in *in)
 {
-    unsigned char buf[64];
+    unsigned char buf[256];
     struct sb_packer p;
-    if (sb_cgroup_more(&b->group) < 0)
+    struct sb_reader walk = in->fields;
+    struct sb_field_view v;
+    int back[SB_LEAVES_FIRST], n = 0;
+    while (sb_read_field(&walk, &v) == 1 && n < SB_LEAVES_FIRST)
+        if (v.tag == SB_F_LEAF && sb_field_u64(&v, SB_LEAVES_MAX) < SB_LEAVES_MAX)
+            back[n++] = (int)sb_field_u64(&v, 0);
+    if (sb_cgroup_more(&b->group, back, n) < 0)
         return; /* it goes on without: commands then share a group */
     sb_pack_begin(&p, buf, sizeof buf, SB_G_LEAVES, 0, 0);
-    sb_wire_send(b->guest.fd, &p, b->group.pair, b->group.npair);
-    sb_cgroup_unpair(&b->group);
+    pack_leaves(&p, &b->group);
+    sb_wire_send(b->guest.fd, &p, b->group.fd, b->group.nfds);
+    sb_cgroup_handed(&b->group);
 }
 
 static void handle(struct sb_box *b, const struct sb_wire_in *in)
@@ -116,7 +133,7 @@ static void handle(struct sb_box *b, const struct sb_wire_in *in)
         return;
     case SB_G_NEED_LEAVES:
         if (b->greeted)
-            give_leaves(b);
+            give_leaves(b, in);
         return;
     case SB_REPLY:
     case SB_ERROR:

@@ -84,6 +84,11 @@ uint32_t sb_slot_disk_id(uint32_t inside)
     return 0;
 }
 
+uid_t sb_slot_root(int range)
+{
+    return SB_RANGE_BASE + (uint32_t)range * SB_RANGE_SIZE;
+}
+
 void sb_slot_reserve(int range, bool used)
 {
     if (range < 0 || range >= SB_RANGES)
@@ -426,7 +431,7 @@ static struct sb_slot *make(bool prepared, struct sb_failure *f)
     }
     if (make_namespaces(s, f) < 0)
         goto fail;
-    if (sb_cgroup_make(&s->group) < 0) {
+    if (sb_cgroup_make(&s->group, sb_slot_root(s->range)) < 0) {
         sb_failed_errno(f, "cgroup", "cannot make a control group");
         goto fail;
     }

@@ -45,6 +45,7 @@ void sb_slot_map(int range, struct sb_idmap *map);
 /* What an id inside is called on the disk of a template or an upper, seen from the supervisor. */
 uint32_t sb_slot_disk_id(uint32_t inside);
 void sb_slot_reserve(int range, bool used); /* for adopted sandboxes */
+uid_t sb_slot_root(int range);              /* as root: what root inside is called outside */
 
 /* From the pool, or made now. NULL: see *f. */
 struct sb_slot *sb_slot_take(bool prepared, struct sb_failure *f);

@@ -133,6 +133,7 @@ static void transplant(struct sb_box *b, struct sb_box *from)
     b->record = from->record;
     from->record = -1;
     b->greeted = from->greeted;
+    b->clone_at = from->clone_at;
     b->rec.range = from->rec.range;
     from->rec.range = -1;
     b->rec.epoch = from->rec.epoch;

@@ -293,7 +293,9 @@ int sb_conn_call(struct sb_conn *conn, struct sb_call *call, unsigned char *msg,
     if (conn->state != SB_CONN_OPEN) {
         rc = sb_fail(err, SB_ERR_NOT_RUNNING, "the connection has ended");
     } else if ((req = slot_take(conn, call)) == 0) {
-        rc = sb_fail(err, SB_ERR_BUSY, "too many requests are in flight");
+        rc = conn->room == SLOTS_MAX
+                 ? sb_fail(err, SB_ERR_BUSY, "too many requests are in flight")
+                 : sb_fail_errno(err, ENOMEM, "send", "a request could not be noted");
     } else {
         head.req = req;
         memcpy(msg, &head, sizeof head);

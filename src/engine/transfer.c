@@ -157,9 +157,12 @@ static void complete(struct transfer *t, const unsigned char *fields, size_t len
 {
     struct sb_op *op = t->op;
     struct sb_result *result = sb_op_result(op);
-    if (fields != NULL && (result->fields = malloc(len + 1)) != NULL) {
-        memcpy(result->fields, fields, len);
-        result->fields_len = len;
+    if (fields != NULL) {
+        result->fields = malloc(len + 1);
+        if (result->fields == NULL)
+            sb_fail_errno(&result->error, ENOMEM, "receive", "no memory for an answer");
+        else
+            memcpy(result->fields, fields, result->fields_len = len);
     }
     if (t->what == READ_ALL) {
         result->bytes = t->work.bytes;

@@ -47,6 +47,7 @@ enum sb_err sb_err_from_errno(int sys)
         return SB_ERR_BUSY;
     case EMFILE:
     case ENFILE:
+    case ENOMEM:
     case EFBIG:
         return SB_ERR_LIMIT_EXCEEDED;
     case ENOSYS:

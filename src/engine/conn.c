@@ -13,6 +13,7 @@
 
 #define SLOTS_MAX 65535u
 #define NO_SLOT UINT32_MAX
+#define RETRY_NS 10000000ull /* where nothing tells when sending would succeed */
 #define PARTS_PER_TURN 64 /* SB_PART answers taken in one go before other sources get their turn */
 
 /* req = turn << 16 | index + 1, so that an answer to a request long gone is recognised as such. */
@@ -130,10 +131,16 @@ static int send_now(int fd, const void *data, size_t len, const int *fds, unsign
     }
 }
 
+/* The socket takes no more now; it becomes writable when it does. */
 static int is_full(int sys)
 {
-    return sys == EAGAIN || sys == EWOULDBLOCK || sys == ENOBUFS || sys == ENOMEM ||
-           sys == ETOOMANYREFS;
+    return sys == EAGAIN || sys == EWOULDBLOCK;
+}
+
+/* The machine has no room now, although the socket may look writable. */
+static int is_short(int sys)
+{
+    return sys == ENOBUFS || sys == ENOMEM || sys == ETOOMANYREFS;
 }
 
 static void out_free(struct sb_conn_out *out)
@@ -181,13 +188,15 @@ static int queue_add(struct sb_conn *conn, const void *data, size_t len, const i
     return 0;
 }
 
-/* [io] Sends what waits, and watches for room while something does. */
+/* [io] Sends what waits, and watches for room while something does; or tries again in a moment. */
 static void flush(struct sb_conn *conn)
 {
+    int sys = 0;
     pthread_mutex_lock(&conn->lock);
     while (conn->state == SB_CONN_OPEN && conn->out_first != NULL) {
         struct sb_conn_out *out = conn->out_first;
-        if (is_full(send_now(conn->source.fd, out->data, out->len, out->fds, out->nfds)))
+        sys = send_now(conn->source.fd, out->data, out->len, out->fds, out->nfds);
+        if (is_full(sys) || is_short(sys))
             break;
         /* Sent, or the connection is ending, which the receiving side reports. */
         conn->out_first = out->next;
@@ -196,9 +205,18 @@ static void flush(struct sb_conn *conn)
         conn->out_bytes -= out->len;
         out_free(out);
     }
-    if (conn->state == SB_CONN_OPEN)
-        sb_source_change(&conn->source, conn->out_first ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    if (conn->state == SB_CONN_OPEN) {
+        int later = conn->out_first != NULL && is_short(sys);
+        int room = conn->out_first != NULL && !later;
+        sb_source_change(&conn->source, room ? EPOLLIN | EPOLLOUT : EPOLLIN);
+        sb_timer_set(&conn->retry, later ? sb_now() + RETRY_NS : SB_NEVER);
+    }
     pthread_mutex_unlock(&conn->lock);
+}
+
+static void retry(struct sb_timer *timer)
+{
+    flush((struct sb_conn *)((char *)timer - offsetof(struct sb_conn, retry)));
 }
 
 static void flush_posted(void *arg)
@@ -240,18 +258,19 @@ static int send_or_queue(struct sb_conn *conn, const unsigned char *msg, size_t 
                          unsigned nfds, struct sb_error *err)
 {
     int sys = conn->out_first != NULL ? EAGAIN : send_now(conn->source.fd, msg, len, fds, nfds);
+    int rc;
     if (sys == EMSGSIZE || sys == EMFILE || sys == EBADF)
         return sb_fail_errno(err, sys, "send", "a request could not be sent");
-    if (!is_full(sys))
+    if (!is_full(sys) && !is_short(sys))
         return 0; /* sent; or the connection is ending, and then the loss answers it */
-    if (queue_add(conn, msg, len, fds, nfds, err) < 0)
-        return -1;
+    if ((rc = queue_add(conn, msg, len, fds, nfds, err)) < 0)
+        return rc;
     if (!conn->flush_posted) {
         if (conn->owner != NULL)
             sb_object_ref(conn->owner);
-        if (sb_loop_post(flush_posted, conn, err) < 0) {
+        if ((rc = sb_loop_post(flush_posted, conn, err)) < 0) {
             sb_object_unref(conn->owner);
-            return -1;
+            return rc;
         }
         conn->flush_posted = 1;
     }
@@ -389,6 +408,7 @@ static void shut(struct sb_conn *conn)
 {
     pthread_mutex_lock(&conn->lock);
     conn->state = SB_CONN_LOST;
+    sb_timer_clear(&conn->retry);
     sb_source_remove(&conn->source);
     close(conn->source.fd);
     conn->source.fd = -1;
@@ -568,6 +588,7 @@ int sb_conn_open(struct sb_conn *conn, const struct sb_conn_type *type, struct s
         pthread_mutex_init(&conn->lock, NULL);
         conn->free_slot = NO_SLOT;
     }
+    conn->retry = (struct sb_timer){.fire = retry};
     conn->out_first = NULL;
     conn->out_last = &conn->out_first;
     conn->out_bytes = 0;

@@ -54,6 +54,7 @@ struct sb_conn_out;
 /* Embedded in an owner that outlives it: whose destroy hands the freeing over to the I/O thread. */
 struct sb_conn {
     struct sb_source source; /* [io]; the descriptor is also used under the lock */
+    struct sb_timer retry;   /* [io] what the machine had no room for is sent again */
     const struct sb_conn_type *type;
     struct sb_object *owner; /* not counted: whatever is posted for it is. May be NULL */
     uint32_t epoch;          /* put into every request; fixed once open */

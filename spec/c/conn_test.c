@@ -1,0 +1,135 @@
+/* A connection whose datagrams the kernel refuses for want of resources. */
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "engine/conn.h"
+
+#define UID 64321 /* nobody's: what is in flight is counted by user */
+#define FILES 64
+#define CROWD 200 /* descriptors in flight, more than the user may have */
+
+static struct sb_conn conn;
+static struct sb_error error;
+
+static void no_event(struct sb_conn *c, const struct sb_answer *event)
+{
+    (void)c, (void)event;
+}
+
+static void no_loss(struct sb_conn *c, const struct sb_error *err)
+{
+    (void)c, (void)err;
+}
+static const struct sb_conn_type type = {no_event, no_loss};
+
+static void open_conn(void *fd)
+{
+    CHECK(sb_conn_open(&conn, &type, NULL, *(int *)fd, 0, &error) == 0);
+}
+
+static void close_conn(void *arg)
+{
+    (void)arg;
+    sb_conn_close(&conn, &error);
+}
+
+static int give(int fd, unsigned count)
+{
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(CROWD * sizeof(int))];
+    } control = {0};
+    char byte = 0;
+    struct iovec iov = {&byte, 1};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control};
+    int fds[CROWD];
+    for (unsigned i = 0; i < count; i++)
+        fds[i] = 0;
+    msg.msg_controllen = CMSG_SPACE(count * sizeof(int));
+    control.align = (struct cmsghdr){CMSG_LEN(count * sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(&control.align), fds, count * sizeof(int));
+    return sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -1 : 0;
+}
+
+static double cpu(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* 0: kept its promise; 77: this machine does not refuse. */
+static int short_of_room(void)
+{
+    struct rlimit limit = {FILES, FILES};
+    int crowd[2], pair[2], none = 0;
+    unsigned char msg[64], got[64];
+    struct timeval patience = {.tv_sec = 5};
+    struct sb_packer p;
+    if (geteuid() == 0 && setresuid(UID, UID, UID) < 0)
+        return 77;
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, crowd) == 0);
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair) == 0);
+    on_loop(open_conn, &pair[0]);
+    if (give(crowd[0], CROWD) < 0 || give(crowd[0], 1) == 0)
+        return 77;
+
+    sb_pack_begin(&p, msg, sizeof msg, SB_C_PING, 0, 0);
+    CHECK(sb_conn_call(&conn, NULL, msg, p.len, &none, 1, &error) == 0);
+    double before = cpu();
+    usleep(300000);
+    CHECK(cpu() - before < 0.1);
+    CHECK(read(pair[1], got, sizeof got) < 0);
+
+    close(crowd[1]); /* nothing is in flight any more */
+    close(crowd[0]);
+    CHECK(setsockopt(pair[1], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
+    for (int i = 0; i < 500 && read(pair[1], got, sizeof got) < 0; i++)
+        usleep(10000);
+    CHECK(sb_conn_call(&conn, NULL, msg, p.len, NULL, 0, &error) == 0);
+    on_loop(close_conn, NULL);
+    return 0;
+}
+
+/* What does not fit the queue either is refused with its kind, as the negative result. */
+static void full_queue(void)
+{
+    int pair[2], rc = 0;
+    size_t len = SB_SPILL_FROM;
+    unsigned char *msg = calloc(1, len);
+    struct sb_packer p;
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair) == 0);
+    on_loop(open_conn, &pair[0]);
+    for (int i = 0; i < 1000 && rc == 0; i++) {
+        sb_pack_begin(&p, msg, len, SB_C_PING, 0, 0);
+        rc = sb_conn_call(&conn, NULL, msg, len, NULL, 0, &error);
+    }
+    CHECK(rc == -(int)SB_ERR_BUSY && error.kind == SB_ERR_BUSY);
+    on_loop(close_conn, NULL);
+    sb_conn_free(&conn, 0);
+    close(pair[1]);
+    free(msg);
+    passed("a full queue is Busy, as the negative result too");
+}
+
+int main(void)
+{
+    int status;
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0)
+        _exit(short_of_room());
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 77);
+    if (WEXITSTATUS(status) == 0)
+        passed("a datagram the machine has no room for waits without busying the loop, and goes "
+               "out later");
+    full_queue();
+    return 0;
+}

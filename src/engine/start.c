@@ -239,7 +239,7 @@ NO_SANITIZE static int intermediate(void *arg)
     return 0;
 }
 
-/* Blocks until the child executes: well under a millisecond, whatever the host's size. */
+/* Blocks until the child executes, whatever the host's size a short time. */
 static int spawn(int rootfd, int status, uint64_t linger_ms, struct sb_error *err)
 {
     struct plan plan = {.null = -1, .status = status, .pid1 = -1, .root = rootfd, .image = -1};
@@ -362,6 +362,27 @@ static void status_ready(struct sb_source *source, uint32_t events)
     finish(start, &err);
 }
 
+/* In a file thread: writing the programs and waiting for the child's execve takes milliseconds, too
+ * long for a thread that carries every stream. */
+static void spawn_apart(void *arg)
+{
+    struct sb_start *start = arg;
+    spawn(start->rootfd, start->status_end, start->linger_ms, &start->error);
+}
+
+static void spawned(void *arg)
+{
+    struct sb_start *start = arg;
+    close(start->status_end);
+    if (start->error.kind == SB_OK)
+        sb_source_add(&start->status, &start->error);
+    if (start->error.kind != SB_OK) {
+        finish(start, &start->error);
+        return;
+    }
+    sb_timer_set(&start->timer, sb_now() + START_LIMIT_NS);
+}
+
 int sb_start_run(struct sb_start *start, int rootfd, uint64_t linger_ms,
                  void (*done)(struct sb_start *start, const struct sb_error *err),
                  struct sb_error *err)
@@ -371,15 +392,13 @@ int sb_start_run(struct sb_start *start, int rootfd, uint64_t linger_ms,
     if (pipe2(pipefd, O_CLOEXEC) < 0)
         return sb_fail_errno(err, errno, "start", "no pipe for the supervisor's status");
     fcntl(pipefd[0], F_SETFL, O_NONBLOCK);
-    rc = spawn(rootfd, pipefd[1], linger_ms, err);
-    close(pipefd[1]);
     start->done = done;
+    start->rootfd = rootfd;
+    start->status_end = pipefd[1];
+    start->linger_ms = linger_ms;
     start->status = (struct sb_source){.fd = pipefd[0], .events = EPOLLIN, .ready = status_ready};
-    if (rc < 0 || (rc = sb_source_add(&start->status, err)) < 0) {
-        close(pipefd[0]);
-        return rc;
-    }
     start->timer.fire = too_late;
-    sb_timer_set(&start->timer, sb_now() + START_LIMIT_NS);
-    return 0;
+    if ((rc = sb_pool_run(spawn_apart, spawned, start, err)) < 0)
+        sb_fds_close(pipefd, 2);
+    return rc;
 }

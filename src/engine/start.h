@@ -24,11 +24,15 @@ struct sb_start {
     void (*done)(struct sb_start *start, const struct sb_error *err);
     struct sb_source status;
     struct sb_timer timer;
+    int rootfd, status_end; /* a file thread's until it has spawned */
+    uint64_t linger_ms;
+    struct sb_error error;
     size_t len;
     char line[512];
 };
 
-/* Starts one and returns at once; `done` follows. On failure it does not. */
+/* Starts one and returns at once; `done` follows. On failure it does not. `rootfd` stays open until
+ * then. */
 int sb_start_run(struct sb_start *start, int rootfd, uint64_t linger_ms,
                  void (*done)(struct sb_start *start, const struct sb_error *err),
                  struct sb_error *err);

@@ -11,7 +11,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "pipe.h"
+#include "../runtime/transfer.h"
 #include "proc.h"
 
 #define SCRATCH 65536
@@ -30,7 +30,8 @@ struct capture {
     unsigned char *data; /* once full, a ring starting at `head` if the tail is kept */
     size_t len, room, head;
     uint64_t dropped;
-    int keep_tail, used, own;
+    int keep_tail, used;
+    struct sb_transfer transfer;
 };
 
 struct exec {
@@ -40,7 +41,7 @@ struct exec {
     struct sb_box *box; /* a reference */
     struct capture out, err;
     struct sb_source input; /* fd -1: none, or done */
-    int input_own;
+    struct sb_transfer input_transfer;
     size_t input_len, input_at;
     size_t max_output;
     uint64_t grace_ns;
@@ -70,6 +71,7 @@ static void capture_stop(struct capture *c)
     if (c->source.fd < 0)
         return;
     sb_source_remove(&c->source);
+    sb_transfer_close(&c->transfer);
     close(c->source.fd);
     c->source.fd = -1;
 }
@@ -158,18 +160,10 @@ static int capture_read(struct capture *c, size_t most, int lazy)
         size_t free_room = c->room - c->len;
         int direct = free_room >= SCRATCH;
         size_t want = direct ? (free_room < DIRECT_MAX ? free_room : DIRECT_MAX) : SCRATCH;
-        int was_own = c->own;
         ssize_t n;
         if (want > most)
             want = most;
-        n = sb_pipe_read(c->source.fd, &c->own, direct ? c->data + c->len : scratch, want);
-        if (c->own != was_own) { /* another open file under the same number */
-            sb_source_remove(&c->source);
-            if (sb_source_add(&c->source, NULL) < 0)
-                return 0;
-        }
-        if (n < 0 && errno == EINTR)
-            continue;
+        n = sb_transfer_read(&c->transfer, c->source.fd, direct ? c->data + c->len : scratch, want);
         if (n < 0 && errno == EAGAIN)
             return 1;
         if (n <= 0)
@@ -202,6 +196,7 @@ static void feed_stop(struct exec *exec)
     if (exec->input.fd < 0)
         return;
     sb_source_remove(&exec->input);
+    sb_transfer_close(&exec->input_transfer);
     close(exec->input.fd);
     exec->input.fd = -1;
 }
@@ -352,16 +347,8 @@ static void feed(struct exec *exec)
     size_t most = TURN_MAX;
     while (exec->input_at < exec->input_len && most > 0) {
         size_t left = exec->input_len - exec->input_at;
-        int was_own = exec->input_own;
-        ssize_t n = sb_pipe_write(exec->input.fd, &exec->input_own,
-                                  exec->input_data + exec->input_at, left < most ? left : most);
-        if (exec->input_own != was_own && exec->input.ready != NULL) {
-            sb_source_remove(&exec->input);
-            if (sb_source_add(&exec->input, NULL) < 0)
-                break;
-        }
-        if (n < 0 && errno == EINTR)
-            continue;
+        ssize_t n = sb_transfer_write(&exec->input_transfer, exec->input.fd,
+                                      exec->input_data + exec->input_at, left < most ? left : most);
         if (n < 0 && errno == EAGAIN)
             return;
         if (n < 0)
@@ -383,15 +370,17 @@ static void input_ready(struct sb_source *source, uint32_t events)
 
 static int capture_start(struct capture *c, int fd, struct sb_error *err)
 {
+    int rc;
     if (fd < 0)
         return 0;
     c->used = 1;
+    sb_transfer_init_pipe(&c->transfer);
     c->source = (struct sb_source){.fd = fd, .events = EPOLLIN, .ready = capture_ready};
-    if (sb_source_add(&c->source, err) == 0)
+    if ((rc = sb_source_add(&c->source, err)) == 0)
         return 0;
     close(fd);
     c->source.fd = -1;
-    return -1;
+    return rc;
 }
 
 static void answered(struct sb_call *call, const struct sb_answer *answer)
@@ -434,14 +423,14 @@ static void answered(struct sb_call *call, const struct sb_answer *answer)
     if (capture_start(&exec->err, fds[2], &err) < 0)
         rc = -1;
     exec->input.fd = fds[0];
+    sb_transfer_init_pipe(&exec->input_transfer);
     if (fds[0] >= 0)
         feed(exec);
     if (exec->input.fd >= 0) {
         exec->input.ready = input_ready;
         exec->input.events = EPOLLOUT;
         if (sb_source_add(&exec->input, &err) < 0) {
-            close(exec->input.fd);
-            exec->input.fd = -1;
+            feed_stop(exec);
             rc = -1;
         }
     }

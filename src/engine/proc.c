@@ -1,14 +1,21 @@
 /* Processes that are started, attached to, waited for and killed. */
 #include "proc.h"
 
+#include <errno.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "pipe.h"
+#include <sys/stat.h>
 
 #define STREAM_HIGH \
     262144 /* bytes buffered here before the pipe, and then the process, has to wait */
+
+static int is_pipe(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode);
+}
 
 const char *sb_proc_take_streams(const struct sb_answer *answer, int out[3])
 {
@@ -18,7 +25,7 @@ const char *sb_proc_take_streams(const struct sb_answer *answer, int out[3])
     if (streams > 7 || (unsigned)__builtin_popcount((unsigned)streams) != answer->nfds)
         return "streams and descriptors that do not match";
     for (unsigned i = 0; i < answer->nfds; i++)
-        if (!sb_pipe_is(answer->fds[i]))
+        if (!is_pipe(answer->fds[i]))
             return "a stream that is no pipe";
     for (unsigned i = 0; i < 3; i++)
         if (streams & (1u << i)) {

@@ -22,6 +22,11 @@ void sb_transfer_init(struct sb_transfer *t, int fd)
     t->is_pipe = S_ISFIFO(st.st_mode);
 }
 
+void sb_transfer_init_pipe(struct sb_transfer *t)
+{
+    *t = (struct sb_transfer){SB_TRANSFER_NOWAIT, 1, {-1, -1}, 0};
+}
+
 void sb_transfer_close(struct sb_transfer *t)
 {
     for (int i = 0; i < 2; i++)

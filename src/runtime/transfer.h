@@ -22,6 +22,7 @@ struct sb_transfer {
 };
 
 void sb_transfer_init(struct sb_transfer *t, int fd);
+void sb_transfer_init_pipe(struct sb_transfer *t); /* for what is known to be one */
 void sb_transfer_close(struct sb_transfer *t); /* not the descriptor */
 
 /* As read and write: -1 with EAGAIN when it would wait; never EINTR. A write that got EAGAIN or

@@ -9,15 +9,15 @@
 
 #include "../runtime/stream.h"
 #include "box.h"
+#include "sockets.h"
 
 #define STREAM_HIGH 262144
 
 struct dial {
-    struct sb_client_call call; /* first */
-    struct sb_op *op;           /* NULL: nobody waits any more */
-    struct sb_box *box;         /* a reference */
-    struct sb_source source;    /* the socket being connected; fd -1: none */
-    int sixth;                  /* the IPv6 socket, kept for the second try; -1: none */
+    struct sb_op *op;        /* NULL: nobody waits any more */
+    struct sb_box *box;      /* a reference */
+    struct sb_source source; /* the socket being connected; fd -1: none */
+    int sixth;               /* the IPv6 socket, kept for the second try; -1: none */
     unsigned port;
     int first; /* errno of the first try */
 };
@@ -124,67 +124,36 @@ static void next_try(struct dial *d, int sys)
         return;
     }
     d->first = sys;
-    sb_source_remove(&d->source);
-    close(d->source.fd);
-    d->source.fd = -1;
+    if (d->source.fd >= 0) {
+        sb_source_remove(&d->source);
+        close(d->source.fd);
+        d->source.fd = -1;
+    }
     d->sixth = -1;
     try_socket(d, fd, (struct sockaddr *)&six, sizeof six);
 }
 
-static int is_socket(int fd, int family)
+static void given(void *arg, int v4, int v6, const struct sb_error *err)
 {
-    int domain = 0, type = 0;
-    socklen_t len = sizeof domain;
-    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == family &&
-           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 && type == SOCK_STREAM;
-}
-
-static void answered(struct sb_client_call *call, const struct sb_answer *answer)
-{
-    struct dial *d = (struct dial *)call;
+    struct dial *d = arg;
     struct sockaddr_in four = {.sin_family = AF_INET,
                                .sin_port = htons((uint16_t)d->port),
                                .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    struct sb_error err = {SB_OK};
-    int fd;
-    if (answer->type == SB_PART && answer->error == NULL)
-        return;
-    if (answer->error != NULL || d->op == NULL) {
-        dial_fail(d, answer->error);
-        return;
+    d->sixth = v6;
+    if (err != NULL || d->op == NULL) {
+        sb_fds_close(&v4, 1);
+        dial_fail(d, err);
+    } else if (v4 >= 0) {
+        try_socket(d, v4, (struct sockaddr *)&four, sizeof four);
+    } else {
+        next_try(d, EAFNOSUPPORT);
     }
-    if (answer->nfds < 1 || !is_socket(answer->fds[0], AF_INET)) {
-        sb_fail(&err, SB_ERR_PROTOCOL, "the supervisor gave no socket");
-        dial_fail(d, &err);
-        return;
-    }
-    fd = answer->fds[0];
-    answer->fds[0] = -1;
-    if (answer->nfds > 1 && is_socket(answer->fds[1], AF_INET6)) {
-        d->sixth = answer->fds[1];
-        answer->fds[1] = -1;
-    }
-    try_socket(d, fd, (struct sockaddr *)&four, sizeof four);
 }
 
 static void begin(void *arg)
 {
     struct dial *d = arg;
-    struct sb_client *client = sb_client_get(d->box->engine);
-    size_t room = sizeof(struct sb_msg) + 8 + strlen(d->box->id);
-    unsigned char *msg = malloc(room);
-    struct sb_error err = {SB_OK};
-    struct sb_packer p;
-    if (client == NULL || msg == NULL || d->op == NULL) {
-        free(msg);
-        sb_fail_errno(&err, ENOMEM, "connect", "no memory for a connection");
-        dial_fail(d, &err);
-        return;
-    }
-    sb_pack_begin(&p, msg, room, SB_S_SOCKET, 0, 0);
-    sb_pack_str(&p, SB_F_ID, d->box->id);
-    d->call = (struct sb_client_call){.answer = answered, .msg = msg, .len = p.len, .again = 1};
-    sb_client_call(client, &d->call);
+    sb_client_sockets((const struct sb_object *)d->box->engine, d->box->id, given, d);
 }
 
 struct sb_op *sb_box_dial(struct sb_box *box, struct sb_mailbox *mailbox, unsigned port)

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/fs.h>
 #include <linux/securebits.h>
 #include <sched.h>
 #include <signal.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -104,12 +106,28 @@ static int bind_socket(struct sb_failure *f)
     return 0;
 }
 
+/* Says that what is made in this directory has nothing to do with each other: ext4 then spreads it over
+ * the disk. Otherwise all sandboxes share one group of inodes, and an ext4 without a journal looks at
+ * every inode of the group that was freed in the last minute before it gives one out: with many short
+ * lives that was 10 ms and more for each. A wish: other file systems do not know it. */
+static void spread(int dir)
+{
+    int flags = 0;
+    if (ioctl(dir, FS_IOC_GETFLAGS, &flags) < 0 || (flags & FS_TOPDIR_FL) != 0)
+        return;
+    flags |= FS_TOPDIR_FL;
+    ioctl(dir, FS_IOC_SETFLAGS, &flags);
+}
+
 static int subdirectory(const char *name, int *fd, struct sb_failure *f)
 {
     if (mkdirat(sup.v1, name, 0700) < 0 && errno != EEXIST)
         return sb_failed(f, NULL, errno, "state", "cannot make %s", name);
     *fd = sb_lift(openat(sup.v1, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    return *fd < 0 ? sb_failed(f, NULL, errno, "state", "cannot open %s", name) : 0;
+    if (*fd < 0)
+        return sb_failed(f, NULL, errno, "state", "cannot open %s", name);
+    spread(*fd);
+    return 0;
 }
 
 /* pid 1's program must not change under a running sandbox: sealed, and opened anew for reading. */

@@ -2,6 +2,7 @@
  * wire with it. Needs root. `guest_test [--userns] [--leaves] [--image=pid1] [name ...]`; without
  * arguments everything but "bench" runs, then the trees again with leaf groups, the rest in a user
  * namespace. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -825,6 +826,49 @@ static void kill_one(struct box *b, const char *script, int sig, int grace, int 
     serve_control(b);
 }
 
+static int fds_of(pid_t pid)
+{
+    char path[64];
+    int n = 0;
+    snprintf(path, sizeof path, "/proc/%d/fd", pid);
+    DIR *d = opendir(path);
+    while (d != NULL && readdir(d) != NULL)
+        n++;
+    if (d != NULL)
+        closedir(d);
+    return n;
+}
+
+/* A stage that cannot start ends the others with their children, and costs nothing that stays. */
+static void test_broken_pipeline(struct box *b)
+{
+    struct sb_packer p;
+    struct run r, ps;
+    char path[128];
+    int before = 0, busy;
+    snprintf(path, sizeof path, "%s/busy", b->dir);
+    write_file(path, "#!/bin/sh\n");
+    chmod(path, 0755);
+    busy = open(path, O_WRONLY | O_CLOEXEC); /* tried for some time: the first stage gets to work */
+    for (int i = 0; i < 80; i++) {
+        exec_begin(&p, 0, 0, 0);
+        exec_args(&p, "sh", "-c", "setsid sleep 77 & sleep 77", NULL);
+        exec_args(&p, i == 1 ? path : "/nonexistent", NULL);
+        CHECK(exec_post(b->conn, &p, &r, NULL, 0) == -1 && same(r.kind, "StartFailed"), "%s",
+              r.kind);
+        serve_control(b);
+        if (i == 40)
+            before = fds_of(b->pid);
+    }
+    close(busy);
+    CHECK(shell(b, &ps, "ps ax -o args= | grep -E '^(sleep 77|sh -c setsid)' | wc -l") == 0 &&
+              same(ps.data[0], "0\n"),
+          "left '%s'", ps.data[0]);
+    run_free(&ps);
+    serve_control(b);
+    CHECK(fds_of(b->pid) <= before + 16, "descriptors %d, then %d", before, fds_of(b->pid));
+}
+
 static void test_kill(struct box *b)
 {
     static struct answer a;
@@ -1237,11 +1281,22 @@ static const struct {
     const char *name;
     void (*run)(struct box *b);
 } tests[] = {
-    {"ping", test_ping},         {"exec", test_exec},       {"start_errors", test_start_errors},
-    {"pipeline", test_pipeline}, {"kill", test_kill},       {"attach", test_attach},
-    {"orphans", test_orphans},   {"output", test_output},   {"files", test_files},
-    {"deep", test_deep},         {"hostile", test_hostile}, {"control", test_control},
-    {"limit", test_limit},       {"single", test_single},   {"bench", test_bench},
+    {"ping", test_ping},
+    {"exec", test_exec},
+    {"start_errors", test_start_errors},
+    {"pipeline", test_pipeline},
+    {"kill", test_kill},
+    {"attach", test_attach},
+    {"orphans", test_orphans},
+    {"broken_pipeline", test_broken_pipeline},
+    {"output", test_output},
+    {"files", test_files},
+    {"deep", test_deep},
+    {"hostile", test_hostile},
+    {"control", test_control},
+    {"limit", test_limit},
+    {"single", test_single},
+    {"bench", test_bench},
 };
 
 static void run_tests(char **names, int n, int bench)
@@ -1267,7 +1322,7 @@ static void run_tests(char **names, int n, int bench)
 
 int main(int argc, char **argv)
 {
-    static char *trees[] = {"kill", "attach", "orphans", "control"},
+    static char *trees[] = {"kill", "attach", "orphans", "control", "broken_pipeline"},
                 *users[] = {"exec", "start_errors", "kill", "files"};
     int plain = argc == 1;
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -1291,10 +1346,10 @@ int main(int argc, char **argv)
         use_userns = 0;
         use_leaves = cgroup2[0] != '\0';
         if (use_leaves)
-            run_tests(trees, 4, 0);
+            run_tests(trees, 5, 0);
         leaf_fds = 3;
         if (use_leaves)
-            run_tests(trees, 4, 0);
+            run_tests(trees, 5, 0);
     }
     remove_leaves();
     printf("%d checks, %d failures\n", checks, failures);

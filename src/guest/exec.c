@@ -256,8 +256,8 @@ static void start_error(const struct request *r, const struct launch *l, const c
     conn_error(r->conn, r->head.req, kind, e, step, text, path);
 }
 
-/* All stages, from left to right. 0, or -1 after an error answer: then what was started is killed, and
- * reaped like any stranger. */
+/* All stages, from left to right. 0, or -1 after an error answer: then what was started is killed with
+ * all its children, and reaped like any stranger. */
 static int stages_start(struct request *r, struct proc *p, struct launch *l, char **argv,
                         int last_out)
 {
@@ -292,8 +292,8 @@ static int stages_start(struct request *r, struct proc *p, struct launch *l, cha
         } else {
             start_error(r, l, argv[0]);
         }
-        for (unsigned j = 0; j < i; j++)
-            sys_kill(p->stages[j], SIGKILL);
+        if (i > 0)
+            tree_signal(p, SIGKILL);
         return -1;
     }
     return 0;
@@ -365,7 +365,7 @@ void exec_request(struct request *r)
     l.leaf = &p->leaf;
     p->start_ns = sys_clock_ns(CLOCK_BOOTTIME);
     if (stages_start(r, p, &l, argv, out[1]) != 0) {
-        leaf_give(&p->leaf);
+        leaf_park(&p->leaf);
         goto done;
     }
 

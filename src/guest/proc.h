@@ -75,6 +75,8 @@ struct leaf leaf_take(void);
 int leaf_fresh(const struct leaf *leaf); /* a command can be started in it */
 /* Back into the stock when it is empty. */
 int leaf_give(struct leaf *leaf);
+/* The same, once what is in it has died; it is nobody's any more. */
+void leaf_park(struct leaf *leaf);
 void leaf_close(const struct leaf *leaf);
 /* To the whole tree; how many processes got it. */
 uint64_t tree_signal(struct proc *p, int sig);

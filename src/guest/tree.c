@@ -2,7 +2,31 @@
 #include "mem.h"
 #include "proc.h"
 
-enum { WALK_ROUNDS = 32, LEAVES_LOW = 2 };
+enum { WALK_ROUNDS = 32, LEAVES_LOW = 2, PARKED_MAX = 16 };
+
+/* Leaves whose last processes were killed but may not be gone yet. */
+static struct leaf parked[PARKED_MAX];
+static unsigned nparked;
+
+static void parked_give(void)
+{
+    for (unsigned i = nparked; i-- > 0;)
+        if (leaf_give(&parked[i]) == 0)
+            parked[i] = parked[--nparked];
+}
+
+void leaf_park(struct leaf *leaf)
+{
+    if (leaf_give(leaf) == 0)
+        return;
+    if (nparked == PARKED_MAX)
+        parked_give();
+    if (nparked == PARKED_MAX)
+        leaf_close(leaf); /* there will be others: the supervisor makes them */
+    else
+        parked[nparked++] = *leaf;
+    leaf->procs = leaf->kill = leaf->dir = -1;
+}
 
 int leaf_fresh(const struct leaf *leaf)
 {
@@ -22,6 +46,7 @@ struct leaf leaf_take(void)
 {
     struct leaf taken = {-1, -1, -1, 0};
     unsigned i;
+    parked_give();
     if (guest.leaves_used && leaves_fresh() <= LEAVES_LOW)
         control_need_leaves();
     if (guest.nleaves == 0)

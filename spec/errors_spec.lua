@@ -88,6 +88,16 @@ describe("errors.from_errno", function()
     assert.equal("Platform", errors.from_errno(5).kind)
     assert.equal("errno 200 (Platform)", tostring(errors.from_errno(200)))
   end)
+
+  it("means what the core means by it", function()
+    for number = 1, 133 do
+      local kind, name = core.errno(number)
+      assert.equal(kind, errors.kind_of(number))
+      assert.equal(name, errors.code(number))
+    end
+    assert.equal("ENOSPC", errors.code(28))
+    assert.equal("NoSpace", errors.kind_of(28))
+  end)
 end)
 
 describe("sandbar.errors", function()

@@ -32,33 +32,15 @@ errors.kinds = setmetatable(kinds, {
   end,
 })
 
--- Linux errno numbers (x86-64, arm64) that turn up here: name, and the kind where it is not Platform.
-local ERRNO = {
-  [1] = { "EPERM", "PermissionDenied" }, [2] = { "ENOENT", "NotFound" }, [4] = { "EINTR" }, [5] = { "EIO" },
-  [7] = { "E2BIG", "LimitExceeded" }, [8] = { "ENOEXEC" }, [9] = { "EBADF", "Closed" },
-  [11] = { "EAGAIN", "Busy" }, [12] = { "ENOMEM", "LimitExceeded" }, [13] = { "EACCES", "PermissionDenied" },
-  [16] = { "EBUSY", "Busy" }, [17] = { "EEXIST", "AlreadyExists" }, [18] = { "EXDEV" }, [20] = { "ENOTDIR" },
-  [21] = { "EISDIR" }, [22] = { "EINVAL", "InvalidArgument" }, [23] = { "ENFILE", "LimitExceeded" },
-  [24] = { "EMFILE", "LimitExceeded" }, [26] = { "ETXTBSY", "Busy" }, [27] = { "EFBIG", "LimitExceeded" },
-  [28] = { "ENOSPC", "NoSpace" }, [30] = { "EROFS", "PermissionDenied" }, [31] = { "EMLINK" },
-  [32] = { "EPIPE", "Closed" }, [36] = { "ENAMETOOLONG", "InvalidArgument" },
-  [38] = { "ENOSYS", "Unsupported" }, [39] = { "ENOTEMPTY" }, [40] = { "ELOOP" },
-  [95] = { "EOPNOTSUPP", "Unsupported" }, [98] = { "EADDRINUSE", "Busy" }, [103] = { "ECONNABORTED", "Unavailable" },
-  [104] = { "ECONNRESET", "Unavailable" }, [107] = { "ENOTCONN", "Unavailable" },
-  [110] = { "ETIMEDOUT", "Timeout" }, [111] = { "ECONNREFUSED", "Unavailable" },
-  [113] = { "EHOSTUNREACH", "Unavailable" }, [122] = { "EDQUOT", "NoSpace" },
-}
-
 --- "ENOENT" of 2, nil for an unknown number.
 function errors.code(errno)
-  local known = ERRNO[errno]
-  return known and known[1]
+  local _, name = core.errno(errno)
+  return name
 end
 
 --- The kind an errno means by itself.
 function errors.kind_of(errno)
-  local known = ERRNO[errno]
-  return known and known[2] or "Platform"
+  return (core.errno(errno))
 end
 
 local Error = { __name = "sandbar.Error" }
@@ -93,7 +75,7 @@ function errors.new(spec)
     e.message = ("%s: %s"):format(tostring(e.kind), tostring(e.message))
     e.kind = "Internal"
   end
-  e.code = e.code or e.errno and errors.code(e.errno) or nil
+  e.code = e.code or type(e.errno) == "number" and errors.code(e.errno) or nil
   e.message = one_line(tostring(e.message or e.code or e.kind))
   if e.retryable == nil then
     e.retryable = RETRYABLE[e.kind] or false

@@ -118,6 +118,22 @@ static int pid(lua_State *L)
     return 1;
 }
 
+/* errno(number) -> the kind it means by itself, its name or nil */
+static int of_errno(lua_State *L)
+{
+    lua_Number n = luaL_checknumber(L, 1);
+    int sys = n > 0 && n < 4096 ? (int)n : -1;
+    const char *name = NULL;
+    struct sb_error err;
+    sb_fail_errno(&err, sys, NULL, "%s", "");
+    lua_pushstring(L, sb_err_name(err.kind));
+#ifdef __GLIBC__
+    name = strerrorname_np(sys);
+#endif
+    lua_pushstring(L, name);
+    return 2;
+}
+
 static void push_environment(lua_State *L)
 {
     lua_newtable(L);
@@ -144,6 +160,7 @@ void sb_lua_open_system(lua_State *L)
         {"config", config},
         {"isyieldable", isyieldable},
         {"pid", pid},
+        {"errno", of_errno},
         {NULL, NULL},
     };
     luaL_setfuncs(L, functions, 0);

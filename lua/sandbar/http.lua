@@ -108,32 +108,10 @@ function http.headers(list)
   return setmetatable(headers, Headers)
 end
 
-local function trim_end(text)
-  local last = text:byte(-1)
-  return (last == 32 or last == 9) and text:match("^(.-)[ \t]*$") or text
-end
-
 -- The head of an answer as it came: reason and headers. Folded lines belong to the one above.
 local function parse_head(head)
-  local reason
-  local list = {}
-  for line in head:gmatch("([^\n]*)\n") do
-    if line:byte(-1) == 13 then
-      line = line:sub(1, -2)
-    end
-    if not reason then
-      reason = line:match("^%S+ +%d+ ?(.*)$") or ""
-    elseif line:find("^[ \t]") and list[#list] then
-      local last = list[#list]
-      last[2] = last[2] .. " " .. line:match("^%s*(.-)%s*$")
-    else
-      local name, value = line:match("^([^:]*):[ \t]*(.*)$")
-      if name then
-        list[#list + 1] = { trim_end(name), trim_end(value) }
-      end
-    end
-  end
-  return reason or "", setmetatable(list, Headers)
+  local reason, list = native.parse_head(head)
+  return reason, setmetatable(list, Headers)
 end
 
 local function bad(message)

@@ -11,6 +11,7 @@ local stream = require "sandbar.stream"
 local port = {}
 
 local class, connection_class
+local http -- sandbar.http, once it is needed
 local methods = {}
 
 local function state_of(self)
@@ -35,7 +36,7 @@ local function http_port(state, op, timeout)
   if not box then
     return nil, errors.from(err, op)
   end
-  local http = require "sandbar.http"
+  http = http or require "sandbar.http"
   to.ports = to.ports or {}
   local entry = to.ports[state.number]
   if entry and entry.box ~= box then
@@ -74,8 +75,8 @@ function methods:fetch(request)
     }
   end
   local deadline = link.deadline(timeout)
-  local http, object = http_port(state, "fetch", timeout)
-  if not http then
+  local loaded, object = http_port(state, "fetch", timeout)
+  if not loaded then
     return nil, object
   end
   return http.request(object, request, link.left(deadline), "fetch")
@@ -89,8 +90,8 @@ function methods:wait(opts)
     return nil, err
   end
   local deadline = link.deadline(timeout)
-  local http, object = http_port(state, "wait", timeout)
-  if not http then
+  local loaded, object = http_port(state, "wait", timeout)
+  if not loaded then
     return nil, object
   end
   local ok
@@ -191,8 +192,8 @@ function methods:upstream(opts)
   if err then
     return nil, err
   end
-  local http, object = http_port(state, "upstream", timeout)
-  if not http then
+  local loaded, object = http_port(state, "upstream", timeout)
+  if not loaded then
     return nil, object
   end
   local found

@@ -12,8 +12,11 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "../runtime/large.h"
+
 #define STEP 262144          /* between two looks at whether it should stop */
 #define SMALL_READ 65536     /* allocated even where the file seems shorter */
+#define SHORT 1048576        /* what a waiting program may move itself */
 #define PUMP_TURN (8u << 20) /* copied before other work gets the thread */
 
 static int enter(struct sb_file *file)
@@ -203,7 +206,7 @@ static void do_read(struct job *job)
         if (room > left)
             room = left > SMALL_READ ? (size_t)left : SMALL_READ;
     }
-    job->bytes = malloc(room ? room : 1);
+    job->bytes = sb_large_alloc(room);
     n = job->bytes ? read_at(job->file->fd, job->bytes, room, job->offset, &job->stop) : -1;
     if (n < 0)
         sb_fail_errno(&job->error, job->bytes ? errno : ENOMEM, "read", "the file cannot be read");
@@ -364,6 +367,8 @@ static struct sb_op *submit(enum kind kind, struct sb_file *file, struct sb_file
         sb_fail(&err, SB_ERR_CLOSED, "the file is closed");
     else if (made != NULL)
         *made = job;
+    else if (kind == SIZE || ((kind == READ || kind == WRITE) && len <= SHORT))
+        sb_pool_run_short(work, done, job, &err);
     else
         sb_pool_run(work, done, job, &err);
     if (err.kind != SB_OK) {
@@ -447,7 +452,7 @@ static void whole_read(void *arg)
         room = (size_t)st.st_size + 1; /* so that the end shows without growing */
     }
     for (;;) {
-        unsigned char *bytes = realloc(w->bytes, room);
+        unsigned char *bytes = len == 0 ? sb_large_alloc(room) : realloc(w->bytes, room);
         ssize_t n;
         if (bytes == NULL) {
             sb_fail_errno(&w->error, ENOMEM, "read", "no memory for the file");
@@ -481,13 +486,14 @@ static void whole_write(void *arg)
         fail_write(&w->error, sys, w->done, w->len);
 }
 
-static int whole(struct sb_file_work *w, void (*what)(void *arg), struct sb_error *err)
+static int whole(struct sb_file_work *w, void (*what)(void *arg), size_t len, struct sb_error *err)
 {
     int rc;
     if (!enter(w->file))
         return sb_fail(err, SB_ERR_CLOSED, "the file is closed");
     sb_object_ref(w->file);
-    rc = sb_pool_run(what, whole_ended, w, err);
+    rc = len <= SHORT ? sb_pool_run_short(what, whole_ended, w, err)
+                      : sb_pool_run(what, whole_ended, w, err);
     if (rc < 0) {
         leave(w->file);
         sb_object_unref(w->file);
@@ -497,10 +503,12 @@ static int whole(struct sb_file_work *w, void (*what)(void *arg), struct sb_erro
 
 int sb_file_read_whole(struct sb_file_work *w, struct sb_error *err)
 {
-    return whole(w, whole_read, err);
+    struct stat st;
+    size_t len = fstat(w->file->fd, &st) == 0 && st.st_size > 0 ? (size_t)st.st_size : 0;
+    return whole(w, whole_read, len < w->len ? len : w->len, err);
 }
 
 int sb_file_write_whole(struct sb_file_work *w, struct sb_error *err)
 {
-    return whole(w, whole_write, err);
+    return whole(w, whole_write, w->len, err);
 }

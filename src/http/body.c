@@ -50,6 +50,13 @@ static void unref(void *arg)
 
 static void consume(struct sb_queue *queue, size_t n, struct sb_result *result)
 {
+    if (n == queue->len && queue->off == 0 && n >= queue->cap / 2 && n > 0) { /* as it is */
+        result->bytes = queue->buf;
+        result->bytes_len = n;
+        queue->buf = NULL;
+        queue->len = queue->cap = queue->scanned = 0;
+        return;
+    }
     result->bytes = malloc(n + (n == 0));
     if (result->bytes == NULL) {
         sb_fail(&result->error, SB_ERR_INTERNAL, "out of memory");

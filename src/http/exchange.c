@@ -6,8 +6,10 @@
 
 #include "http/core.h"
 #include "http/fetch.h"
+#include "runtime/large.h"
 
 #define HEAD_MOST (1u << 20)    /* of an answer's head */
+#define RECEIVE 65536           /* at once; more would be mapped anew for each transfer */
 #define EXPECT_MOST (64u << 20) /* room made at once because of a Content-Length */
 
 /* What a broken transfer means. */
@@ -117,6 +119,15 @@ static int grow(unsigned char **buf, size_t *cap, size_t need)
     return 0;
 }
 
+/* Room for all of it, before the first byte. Only a hint: may fail. */
+static void expect(struct sb_fetch *fetch, size_t len)
+{
+    if (fetch->body != NULL)
+        return;
+    fetch->body = sb_large_alloc(len);
+    fetch->body_cap = fetch->body != NULL ? len : 0;
+}
+
 static void on_reader(void *arg)
 {
     struct sb_fetch *fetch = arg;
@@ -157,7 +168,7 @@ static int on_head(struct sb_fetch *fetch)
         curl_easy_getinfo(fetch->transfer.easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &expected);
         if (!fetch->request.head && expected > 0 && expected <= EXPECT_MOST &&
             (size_t)expected <= fetch->max_body)
-            grow(&fetch->body, &fetch->body_cap, (size_t)expected); /* only a hint: may fail */
+            expect(fetch, (size_t)expected);
         return 0;
     }
     result->bytes2 = fetch->head;
@@ -292,6 +303,7 @@ CURL *sb_exchange_new(struct sb_fetch *fetch)
         return NULL;
     }
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, (long)RECEIVE);
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, request->headers);
     curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);

@@ -33,6 +33,83 @@ static int sha256(lua_State *L)
     return 1;
 }
 
+/* ---- heads of answers ---- */
+
+static int is_blank(char c)
+{
+    return c == ' ' || c == '\t';
+}
+
+static void push_trimmed(lua_State *L, const char *from, const char *end)
+{
+    while (from < end && is_blank(*from))
+        from++;
+    while (end > from && is_blank(end[-1]))
+        end--;
+    lua_pushlstring(L, from, (size_t)(end - from));
+}
+
+/* The reason in "HTTP/1.1 200 reason". */
+static void push_reason(lua_State *L, const char *at, const char *end)
+{
+    while (at < end && *at != ' ')
+        at++;
+    while (at < end && *at == ' ')
+        at++;
+    while (at < end && *at >= '0' && *at <= '9')
+        at++;
+    if (at < end && *at == ' ')
+        at++;
+    lua_pushlstring(L, at, (size_t)(end - at));
+}
+
+/* A header line, or the continuation of the one before: entry n of the list on top of the stack. */
+static int take_line(lua_State *L, const char *line, const char *end, int n)
+{
+    const char *colon = memchr(line, ':', (size_t)(end - line));
+    if (line < end && is_blank(*line) && n > 0) {
+        lua_rawgeti(L, -1, n);
+        lua_rawgeti(L, -1, 2);
+        lua_pushliteral(L, " ");
+        push_trimmed(L, line, end);
+        lua_concat(L, 3);
+        lua_rawseti(L, -2, 2);
+        lua_pop(L, 1);
+    } else if (colon != NULL) {
+        lua_createtable(L, 2, 0);
+        push_trimmed(L, line, colon);
+        lua_rawseti(L, -2, 1);
+        push_trimmed(L, colon + 1, end);
+        lua_rawseti(L, -2, 2);
+        lua_rawseti(L, -2, ++n);
+    }
+    return n;
+}
+
+/* parse_head(head) -> reason, { { name, value }, ... } */
+static int parse_head(lua_State *L)
+{
+    size_t len;
+    const char *at = luaL_checklstring(L, 1, &len), *last = at + len, *newline;
+    int n = 0;
+    lua_settop(L, 1);
+    for (; at < last && (newline = memchr(at, '\n', (size_t)(last - at))) != NULL;
+         at = newline + 1) {
+        const char *end = newline > at && newline[-1] == '\r' ? newline - 1 : newline;
+        if (lua_gettop(L) > 1) {
+            n = take_line(L, at, end, n);
+        } else {
+            push_reason(L, at, end);
+            lua_newtable(L);
+        }
+    }
+    if (lua_gettop(L) == 1) {
+        lua_pushliteral(L, "");
+        lua_newtable(L);
+    }
+    return 2;
+}
+
 /* Pushes the object, or nil and the error. */
 static int push_made(lua_State *L, void *made, const struct sb_error *err)
 {
@@ -314,8 +391,8 @@ static void pin(void)
 }
 
 static const luaL_Reg functions[] = {
-    {"sha256", sha256},     {"port", new_port}, {"origin", new_origin},
-    {"upload", new_upload}, {NULL, NULL},
+    {"sha256", sha256},     {"port", new_port},         {"origin", new_origin},
+    {"upload", new_upload}, {"parse_head", parse_head}, {NULL, NULL},
 };
 
 __attribute__((visibility("default"))) int luaopen_sandbar_http(lua_State *L);

@@ -32,6 +32,8 @@ void sb_thread_join(pthread_t thread, int seconds);
 int sb_loop_wait(struct sb_mailbox *mailbox, int (*over)(void *arg), void *arg, uint64_t deadline,
                  int *result);
 void sb_loop_waited(struct sb_mailbox *mailbox);
+int sb_loop_unattended(void); /* our own thread stands by: a waiter has the loop or will soon */
+int sb_loop_by_waiter(void);  /* [io] a waiter has it */
 /* The same at exit: runs the loop if nobody does, else returns at once. */
 void sb_loop_drive(int (*over)(void *arg), void *arg, uint64_t deadline);
 

@@ -74,6 +74,7 @@ static struct {
 };
 
 static _Thread_local int is_io_thread; /* this thread drives */
+static _Thread_local int is_waiter;    /* ... while it waits */
 
 /* ---- clock ---- */
 
@@ -317,6 +318,7 @@ static int drive(int (*over)(void *arg), void *arg, uint64_t deadline)
     int stop = 0, result = 0;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
+    is_waiter = 1;
     for (;;) {
         work_off();
         uint64_t ns = may_sleep(&stop), now = sb_now();
@@ -336,6 +338,7 @@ static int drive(int (*over)(void *arg), void *arg, uint64_t deadline)
         for (int i = 0; i < n; i++)
             dispatch(&events[i]);
     }
+    is_waiter = 0;
     swallow_sigpipe(&old);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return result;
@@ -366,6 +369,19 @@ void sb_loop_waited(struct sb_mailbox *mailbox)
     if (loop.alone == mailbox)
         loop.alone = NULL;
     pthread_mutex_unlock(&loop.lock);
+}
+
+int sb_loop_unattended(void)
+{
+    pthread_mutex_lock(&loop.lock);
+    int unattended = loop.state == LOOP_RUNNING && loop.driver != BY_THREAD;
+    pthread_mutex_unlock(&loop.lock);
+    return unattended;
+}
+
+int sb_loop_by_waiter(void)
+{
+    return is_waiter;
 }
 
 void sb_loop_drive(int (*over)(void *arg), void *arg, uint64_t deadline)
@@ -616,7 +632,7 @@ void sb_loop_fork_unlock(void)
  * forgotten. */
 void sb_loop_fork_child(void)
 {
-    is_io_thread = 0;
+    is_io_thread = is_waiter = 0;
     for (size_t fd = 0; fd < loop.slot_count; fd++)
         if (loop.slots[fd].source != NULL) {
             close((int)fd);

@@ -60,6 +60,11 @@ void sb_timer_clear(struct sb_timer *timer);            /* [io] idempotent */
  * done(arg) on the I/O thread. */
 int sb_pool_run(void (*work)(void *arg), void (*done)(void *arg), void *arg, struct sb_error *err);
 
+/* The same for work that a blocking program may as well do itself: short, and of that program's own
+ * asking. Whoever runs the loop while it waits does it there, without a change of threads. */
+int sb_pool_run_short(void (*work)(void *arg), void (*done)(void *arg), void *arg,
+                      struct sb_error *err);
+
 /* Keeps this shared object mapped for the life of the process and registers the exit handler: drain
  * releases within the configured seconds, stop the threads, join them. Called by luaopen;
  * idempotent. Modules that initialise libraries with exit handlers of their own call

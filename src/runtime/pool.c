@@ -61,13 +61,22 @@ static void *run(void *arg)
     return NULL;
 }
 
-int sb_pool_run(void (*work)(void *arg), void (*done)(void *arg), void *arg, struct sb_error *err)
+static struct job *job_new(void (*work)(void *arg), void (*done)(void *arg), void *arg)
 {
     struct job *job = malloc(sizeof *job);
+    if (job != NULL)
+        *job = (struct job){.work = work, .done = done, .arg = arg};
+    return job;
+}
+
+static int no_memory(struct sb_error *err)
+{
+    return sb_fail_errno(err, ENOMEM, "file thread", "cannot hand over work");
+}
+
+static int enqueue(struct job *job, struct sb_error *err)
+{
     int error = 0;
-    if (job == NULL)
-        return sb_fail_errno(err, ENOMEM, "file thread", "cannot hand over work");
-    *job = (struct job){.work = work, .done = done, .arg = arg};
     pthread_mutex_lock(&pool.lock);
     if (pool.stop) {
         error = sb_fail(err, SB_ERR_CLOSED, "the process is exiting");
@@ -84,6 +93,38 @@ int sb_pool_run(void (*work)(void *arg), void (*done)(void *arg), void *arg, str
         pthread_cond_signal(&pool.more);
     }
     pthread_mutex_unlock(&pool.lock);
+    return error;
+}
+
+int sb_pool_run(void (*work)(void *arg), void (*done)(void *arg), void *arg, struct sb_error *err)
+{
+    struct job *job = job_new(work, done, arg);
+    int error = job != NULL ? enqueue(job, err) : no_memory(err);
+    if (error != 0)
+        free(job);
+    return error;
+}
+
+/* In the loop: by then it is known who runs it. */
+static void run_short(struct sb_post *post)
+{
+    struct job *job = sb_container(post, struct job, post);
+    if (!sb_loop_by_waiter() && enqueue(job, NULL) == 0)
+        return;
+    job->work(job->arg);
+    finish(post);
+}
+
+int sb_pool_run_short(void (*work)(void *arg), void (*done)(void *arg), void *arg,
+                      struct sb_error *err)
+{
+    if (!sb_loop_unattended())
+        return sb_pool_run(work, done, arg, err);
+    struct job *job = job_new(work, done, arg);
+    if (job == NULL)
+        return no_memory(err);
+    job->post.fn = run_short;
+    int error = sb_loop_post_node(&job->post, err);
     if (error != 0)
         free(job);
     return error;

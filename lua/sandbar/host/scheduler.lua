@@ -133,10 +133,12 @@ function scheduler.turn(stop)
   if states then
     scheduler.abandoned(states)
   end
-  for _, ctx in ipairs(later) do
-    make_ready(ctx)
+  if later[1] then
+    for _, ctx in ipairs(later) do
+      make_ready(ctx)
+    end
+    later = {}
   end
-  later = {}
   return run_ready(stop)
 end
 

@@ -24,6 +24,14 @@
 ---@field owner? string "name" or "name:group": gives the file away
 ---@field xattrs? table<string, string>
 
+--- What upload and download did.
+---@class sandbar.TransferReport
+---@field files integer
+---@field directories integer
+---@field links integer
+---@field bytes integer
+---@field skipped string[] paths of what was not copied: fifos, sockets, devices; of a download also links that lead out
+
 --- Files inside the sandbox. Paths that are relative or begin with ~ start at the user's home. Links planted inside are
 --- resolved inside.
 ---@class sandbar.Files
@@ -140,7 +148,7 @@ function Files:temp_dir(options) end
 ---@param host_path string
 ---@param path string
 ---@param options? sandbar.WriteOptions|{ on_progress?: fun(bytes: integer, path: string) }
----@return table? report
+---@return sandbar.TransferReport? report
 ---@return sandbar.Error? err
 function Files:upload(host_path, path, options) end
 
@@ -148,7 +156,7 @@ function Files:upload(host_path, path, options) end
 ---@param path string
 ---@param host_path string
 ---@param options? sandbar.FileOptions|{ match?: string, on_progress?: fun(bytes: integer, path: string) }
----@return table? report
+---@return sandbar.TransferReport? report
 ---@return sandbar.Error? err
 function Files:download(path, host_path, options) end
 

@@ -16,6 +16,7 @@
 
 ---@class sandbar.Response
 ---@field status integer
+---@field reason? string the text behind the status
 ---@field headers sandbar.Headers
 ---@field body string|table with `stream`, something to read
 

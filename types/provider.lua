@@ -20,12 +20,13 @@
 ---@field prepare? function|table
 ---@field providers? table<string, table> what one provider needs different
 
+--- The local engine refuses memory, cpus, disk, max_commands and wall_time so far: Unsupported.
 ---@class sandbar.Limits
 ---@field memory? integer bytes
 ---@field cpus? number
 ---@field processes? integer (default 1024)
 ---@field disk? integer bytes
----@field files? integer
+---@field files? integer open files of a process, at least 16
 ---@field max_output? integer bytes of a stream that exec keeps (default 64 MiB)
 ---@field max_commands? integer
 ---@field max_concurrent_execs? integer (default 64)
@@ -39,6 +40,7 @@
 ---@field kept? "memory"|"disk"|"unknown" what a pause kept
 ---@field labels table<string, string>
 ---@field template string
+---@field created_at? number seconds since 1970
 ---@field started_at? number seconds since 1970
 ---@field ends_at? number seconds since 1970, while running
 ---@field owned boolean destroyed with its owner

@@ -81,7 +81,8 @@ function sandbar.run(fn, ...) end
 ---@return sandbar.Task
 function sandbar.spawn(fn, ...) end
 
---- Runs all at once; an array of their first results, or the first failure with the others cancelled.
+--- Runs all at once; an array of their first results, or the first failure with the others cancelled. What one of them
+--- raises is raised here.
 ---@param fns (fun(): any)[]
 ---@return any[]? results
 ---@return sandbar.Error? err
@@ -108,7 +109,7 @@ function sandbar.step(max_seconds) end
 function sandbar.fd() end
 
 ---@class sandbar.Config
----@field host? string which host adapter; chosen by itself when absent
+---@field host? "blocking"|"step"|"openresty" which host adapter; chosen by itself when absent
 ---@field drain? sandbar.Duration how long the end of the process may take for outstanding releases (default 5)
 ---@field close_timeout? sandbar.Duration bound of finalizers and shields (default 30)
 

@@ -113,7 +113,7 @@ function Sandbox:metrics(options) end
 --- From now.
 ---@param lifetime sandbar.Duration
 ---@param options? { timeout?: sandbar.Timeout }
----@return number? ends_at seconds since 1970
+---@return true? ok the field ends_at has the new end
 ---@return sandbar.Error? err
 function Sandbox:set_lifetime(lifetime, options) end
 

@@ -1,10 +1,11 @@
 ---@meta sandbar.scope
 
---- What a scope, a finalizer or a task ended with.
+--- What a scope, a finalizer or a task ended with. When ok, [1] to [n] are what was returned. A failure is a returned
+--- nil and error, a defect was raised, interrupted is a cancellation.
 ---@class sandbar.Exit
 ---@field ok boolean
----@field value? any when ok
----@field reasons? { kind: "failure"|"defect"|"interrupted", error: any }[] when not ok
+---@field n? integer how many values, when ok
+---@field reasons? { type: "failure"|"defect"|"interrupted", error: any, traceback?: string }[] when not ok
 
 --- Owns what is acquired in it and releases it on every path out, newest first, exactly once.
 ---@class sandbar.Scope
@@ -59,10 +60,10 @@ function Scope:pending() end
 function Scope:state() end
 
 ---@class sandbar.Task
----@field state string
+---@field state "running"|"succeeded"|"failed"|"cancelled"
 local Task = {}
 
---- The function's results; a failure or a defect comes as nil, err.
+--- The function's results, with a failure as nil, err; what the function raised is raised here.
 ---@param options? { timeout?: sandbar.Timeout }
 ---@return any ...
 function Task:wait(options) end

@@ -8,6 +8,7 @@ local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 local link = require "sandbar.link"
 local nested = require "sandbar.nested"
+local own = require "sandbar.own"
 local record = require "sandbar.record"
 local wait = require "sandbar.wait"
 
@@ -274,6 +275,8 @@ local function run_streams(to, fields, source, stdin, timeout, opts, max)
     return nil, errors.from(why, "exec")
   end
   local process, release = r.object, r.release
+  -- Whatever is raised from here on, the collector kills the command.
+  local guard = own.guard(release)
   if stdin then
     source = function()
       local whole = stdin
@@ -284,6 +287,7 @@ local function run_streams(to, fields, source, stdin, timeout, opts, max)
   local run = setmetatable({
     box = box,
     process = process,
+    guard = guard,
     out = { native = process:stdout(), sink = sink(max, false), fd = 1 },
     err = { native = process:stderr(), sink = sink(max, true), fd = 2 },
     stdin = process:stdin(),

@@ -294,6 +294,8 @@ static void starting_answer(struct sb_call *call, const struct sb_answer *answer
         return;
     }
     if (starting_result(s, answer, sb_op_result(op), &err) < 0) {
+        if (sb_op_result(op)->release != NULL)
+            sb_release_cancel(sb_op_result(op)->release);
         starting_undo(s, answer);
         starting_fail(s, &err);
         return;

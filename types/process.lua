@@ -42,19 +42,23 @@ function Process:running() end
 function Process:resize(size) end
 
 --- It goes on after its scope; its output goes to the bounded tail from now on.
+---@param options? { timeout?: sandbar.Timeout }
 ---@return true? ok
 ---@return sandbar.Error? err
-function Process:detach() end
+function Process:detach(options) end
 
 --- A text that finds this very process again, also from another program; NotFound after a reboot or an end.
+---@param options? { timeout?: sandbar.Timeout }
 ---@return string? reference
 ---@return sandbar.Error? err
-function Process:reference() end
+function Process:reference(options) end
 
---- Idempotent. Kills the tree unless it is detached or was attached.
+--- Idempotent. Kills the tree unless it is detached or was attached. When that takes longer than timeout, it goes on
+--- by itself.
+---@param options? { timeout?: sandbar.Timeout } (default: close_timeout, 30 s)
 ---@return true? ok
----@return sandbar.Error? err
-function Process:close() end
+---@return sandbar.Error? err Timeout
+function Process:close(options) end
 
 --- Where a process reads from.
 ---@class sandbar.Input

@@ -8,6 +8,7 @@
 local compat = require "sandbar.compat"
 local core = require "sandbar.core"
 local duration = require "sandbar.duration"
+local errors = require "sandbar.errors"
 
 local check = {}
 
@@ -197,7 +198,17 @@ function check.list(fname, index, list, types, level)
   return list
 end
 
---- The `timeout` of a call: seconds, or false for none; nil and an error for a value with no meaning.
-check.timeout = duration.timeout
+--- The schema of calls that take nothing but a timeout.
+check.TIMEOUT = { timeout = "timeout" }
+
+--- The `timeout` among the options of the call `op`: seconds, or false for none; nil and an error for a value
+--- with no meaning.
+function check.timeout(opts, op)
+  local timeout, err = duration.timeout(opts.timeout)
+  if err then
+    return nil, errors.from(err, op)
+  end
+  return timeout
+end
 
 return check

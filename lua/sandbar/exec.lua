@@ -1,10 +1,10 @@
 -- exec: one command, its whole output, one result. The plain case is a single operation in C; with
 -- on_output or a source of input the same is done here, on the streams of a started process.
 
+local check = require "sandbar.check"
 local command = require "sandbar.command"
 local compat = require "sandbar.compat"
 local core = require "sandbar.core"
-local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 local link = require "sandbar.link"
 local nested = require "sandbar.nested"
@@ -15,6 +15,7 @@ local wait = require "sandbar.wait"
 local MAX_OUTPUT = 67108864 -- bytes kept per stream
 local GRACE = 0.25 -- seconds for the end of the output once the command itself has ended
 local CHUNK = 65536
+local KILL_LIMIT = 2 -- seconds for the end of a command that has been killed
 local SLACK = 1048576 -- how much more than the tail is held between two cuts
 
 local exec = {}
@@ -208,7 +209,7 @@ end
 -- Kills the whole tree, once. The rest of the loop sees the exit.
 function Run:kill()
   if not self.killed then
-    self.killed = true
+    self.killed = core.now()
     self.kill_op = self.box:request("kill", { serial = self.process:serial(), signal = 9, grace_ms = 0 })
   end
 end
@@ -229,13 +230,16 @@ function Run:loop()
     elseif self.deadline and now >= self.deadline and not self.timed_out then
       self.timed_out = true
       self:kill()
+    elseif self.killed and now >= self.killed + KILL_LIMIT then
+      self.lost = true -- nobody says that it has ended; its release goes on
+      return true
     end
     if not more then
       local ops = { not exit_at and self.exit_op or nil }
       ops[#ops + 1] = self.out.op
       ops[#ops + 1] = self.err.op
       ops[#ops + 1] = self.write_op
-      local limit = exit_at and exit_at + GRACE or not self.timed_out and self.deadline
+      local limit = exit_at and exit_at + GRACE or self.killed and self.killed + KILL_LIMIT or self.deadline
       local ok, err = wait.any(ops, link.left(limit), "exec")
       if not ok and err.kind ~= "Timeout" then
         return nil, err
@@ -302,13 +306,27 @@ local function run_streams(to, fields, source, stdin, timeout, opts, max)
   local ok, why = raised[2], raised[3]
   run:close()
   if not raised[1] then
-    wait.op(release:op(), false, "exec")
+    wait.op(release:op(), KILL_LIMIT, "exec")
     error(ok, 0)
   end
   if not ok then
     release:fire()
     local _, told = to:judge(why, box)
     return nil, errors.from(told, "exec")
+  end
+  if run.lost then
+    release:fire()
+    local result = record.result(r.fields, text(run.out.sink), text(run.err.sink), core.now() - start)
+    if run.timed_out then
+      result.ok, result.reason = false, "timeout"
+      return timed_out(result, timeout)
+    end
+    return nil, errors.new {
+      kind = "Unavailable",
+      op = "exec",
+      message = "the sandbox does not tell that the killed command has ended",
+      result = result,
+    }
   end
   local exited, ended, e = run.exit_op:result()
   if not exited then
@@ -357,7 +375,7 @@ function exec.run(to, cmd, opts)
     }
   end
   local timeout
-  timeout, err = duration.timeout(opts.timeout)
+  timeout, err = check.timeout(opts, "exec")
   if err then
     return nil, err
   end

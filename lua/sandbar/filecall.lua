@@ -2,7 +2,6 @@
 
 local check = require "sandbar.check"
 local core = require "sandbar.core"
-local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 
 -- enum sb_file_op of the engine.
@@ -65,9 +64,9 @@ end
 -- The state, the fields common to all operations and the timeout, or nil and an error.
 function filecall.begin(self, op, opts, path, path2)
   local state = core.state(self, class)
-  local timeout, err = duration.timeout(opts.timeout)
+  local timeout, err = check.timeout(opts, op)
   if err then
-    return nil, errors.from(err, op)
+    return nil, err
   end
   local user = opts.user
   if user and (user == "" or user:find("%z")) then

@@ -1,10 +1,14 @@
 -- Who ends what: the scope a handle lives in, and the guard that fires a native release when a handle
 -- is lost. The scope's side of it is described at the end of scope.lua.
 
+local audit = require "sandbar.audit"
 local check = require "sandbar.check"
+local context = require "sandbar.context"
 local core = require "sandbar.core"
+local errors = require "sandbar.errors"
 local scope = require "sandbar.scope"
 local task = require "sandbar.task"
+local wait = require "sandbar.wait"
 
 local own = {}
 
@@ -29,6 +33,30 @@ function own.check(fname, handle, level)
 end
 
 own.hold, own.let_go = scope.hold, scope.let_go
+
+-- How long a close may take: what its options say, else close_timeout.
+function own.close_timeout(opts)
+  if opts.timeout == nil then
+    return context.close_timeout
+  end
+  return check.timeout(opts, "close")
+end
+
+-- Fires a release and waits for its end, which goes to the audit trail as `event`. True; or nil and Timeout
+-- when that takes longer: then it goes on by itself, tried again and reported by the runtime.
+function own.finish(release, timeout, event)
+  local _, err = wait.op(release:op(), timeout, event.op)
+  event.error = err
+  audit.emit("release", event)
+  if err and err.kind == "Timeout" then
+    return nil, errors.new {
+      kind = "Timeout", op = event.op, clock = err.clock, limit = err.limit, id = event.id,
+      message = ("the release of the %s is not done within %s = %g s; it goes on"):format(event.what, err.clock,
+        err.limit),
+    }
+  end
+  return true
+end
 
 -- Runs fn() beside the program, ended with the scope if there is one. True, or nil and an error.
 function own.background(scope_handle, fn)

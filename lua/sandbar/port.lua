@@ -3,7 +3,6 @@
 
 local check = require "sandbar.check"
 local core = require "sandbar.core"
-local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 local link = require "sandbar.link"
 local stream = require "sandbar.stream"
@@ -18,15 +17,7 @@ local function state_of(self)
   return core.state(self, class)
 end
 
-local TIMEOUT = { timeout = "timeout" }
-
-local function timeout_of(opts, op)
-  local timeout, err = duration.timeout(opts.timeout)
-  if err then
-    return nil, errors.from(err, op)
-  end
-  return timeout
-end
+local TIMEOUT, timeout_of = check.TIMEOUT, check.timeout
 
 -- The HTTP module and its port object for the sandbox's present run; one is shared by all handles of a
 -- number, so that connections are used again, and never outlives the run.

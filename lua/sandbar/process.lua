@@ -1,27 +1,21 @@
 -- Process: a started or attached command. It ends with its scope unless it was detached; its exit is
 -- kept by the engine, its output by its pipes (stream.lua).
 
-local audit = require "sandbar.audit"
 local check = require "sandbar.check"
-local command = require "sandbar.command"
 local core = require "sandbar.core"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 local link = require "sandbar.link"
 local merge = require "sandbar.merge"
-local nested = require "sandbar.nested"
 local own = require "sandbar.own"
 local record = require "sandbar.record"
 local reference = require "sandbar.reference"
-local stream = require "sandbar.stream"
 local wait = require "sandbar.wait"
 
 local MAX_UNREAD = 67108864 -- what wait{ output = true } keeps for later reads, a stream
 local KILL_GRACE = 5
 
 local process = {}
-
-process.SCHEMA = command.schema {}
 
 local OUTPUT = { timeout = "timeout" }
 local SIGNAL = { group = "boolean", timeout = "timeout" }
@@ -39,137 +33,12 @@ local function fail(kind, op, message)
   return nil, errors.new { kind = kind, op = op, message = message }
 end
 
--- ---- starting ----
-
--- Feeds a function's or a file's pieces to the process, in a task of its own. The input ends also when the
--- source raises: the process must not wait for more.
-local function feed(state, source)
-  local stdin = state._native:stdin()
-  local function run()
-    while true do
-      local ok, chunk = nested.pcall(source)
-      if not ok then
-        stdin:close_write()
-        error(chunk, 0)
-      end
-      if type(chunk) ~= "string" then
-        break
-      end
-      if chunk ~= "" and not wait.op(stdin:write(chunk), false, "stdin") then
-        stdin:close() -- it reads no more
-        return
-      end
-    end
-    stdin:close_write()
-  end
-  local ok = own.background(state._scope, run)
-  if not ok then
-    stdin:close_write()
-  end
-end
-
-local MODE_NAMES = { [0] = "ignore", [1] = "pipe", [2] = "tail", [3] = "merged" }
-
--- Output of a "tail" process is read when it has ended.
-local function open_tail(state, fd)
-  return function(timeout)
-    local deadline = link.deadline(timeout)
-    local _, err = wait.op(state._native:wait(), timeout, "read")
-    if err then
-      return nil, err
-    end
-    local r
-    r, err = state._link:call("attach", "read", link.left(deadline), { serial = state._serial })
-    if not r then
-      return nil, err
-    end
-    stream.supply(fd == 1 and state.stdout or state.stderr, nil, record.tails(r.parts)[fd])
-    return true
-  end
-end
-
-local function outputs(state, handle, modes)
-  for fd, name in ipairs { "out", "err" } do
-    local mode = MODE_NAMES[modes[fd]]
-    if mode ~= "merged" then
-      state["std" .. name] = stream.output("std" .. name, {
-        native = fd == 1 and state._native:stdout() or fd == 2 and state._native:stderr() or nil,
-        mode = mode,
-        open = mode == "tail" and open_tail(state, fd) or nil,
-        process = handle,
-      })
-    end
-  end
-end
-
--- `to` is the sandbox's link; `opts` have been checked against SCHEMA.
-function process.start(to, cmd, opts)
-  local source, whole = command.source(opts.stdin, "start")
-  local fields, stages = command.fields("start", cmd, opts, to.limits, false)
-  if not fields then
-    return nil, errors.from(stages, "start")
-  end
-  local timeout, err = duration.timeout(opts.timeout)
-  if err then
-    return nil, err
-  end
-  local scope = opts.scope or to.scope
-  if scope then
-    local ok
-    ok, err = own.check("start", scope, 2)
-    if not ok then
-      return nil, err
-    end
-  end
-  local r
-  r, err = to:call("start", "start", timeout, fields)
-  if not r then
-    return nil, err
-  end
-  local state = {
-    pid = r.fields.pid,
-    tag = opts.tag,
-    _link = to,
-    _native = r.object,
-    _serial = r.fields.serial,
-    _start_ns = r.fields.start_ns,
-    _began = core.now(),
-    _release = r.release,
-    _sandbox = to.handle,
-  }
-  audit.emit("acquire", { what = "process", op = "start", id = to.id, pid = state.pid })
-  local handle = process.handle(state)
-  outputs(state, handle, { fields.out_mode, fields.err_mode })
-  to.readers[state._serial] = state
-  state.stdin = stream.input(opts.stdin == "pipe" and r.object:stdin() or nil, handle)
-  if scope and not opts.detached then
-    state._guard = own.guard(r.release)
-    local held
-    held, err = own.hold(scope, handle, state)
-    if not held then
-      return nil, err
-    end
-  else
-    r.release:cancel() -- it lives as long as its sandbox
-    state._release = nil
-    state._kill = to.owned and not opts.detached -- by close() at the latest
-  end
-  if whole then
-    local stdin = r.object:stdin()
-    state._feed = stdin:write(whole)
-    stdin:close_write()
-  elseif source then
-    feed(state, source)
-  end
-  return handle
-end
-
 -- ---- methods ----
 
 function methods:output(opts)
   local state = state_of(self)
   opts = check.options("output", 1, opts, OUTPUT)
-  local timeout, err = duration.timeout(opts.timeout)
+  local timeout, err = check.timeout(opts, "output")
   if err then
     return nil, err
   end
@@ -196,7 +65,7 @@ function methods:signal(signal, opts)
     return nil, err
   end
   local timeout
-  timeout, err = duration.timeout(opts.timeout)
+  timeout, err = check.timeout(opts, "signal")
   if err then
     return nil, err
   end
@@ -239,7 +108,7 @@ end
 function methods:wait(opts)
   local state = state_of(self)
   opts = check.options("wait", 1, opts, WAIT)
-  local timeout, err = duration.timeout(opts.timeout)
+  local timeout, err = check.timeout(opts, "wait")
   if err then
     return nil, err
   end
@@ -266,7 +135,7 @@ function methods:kill(opts)
   if err then
     return nil, err
   end
-  timeout, err = duration.timeout(opts.timeout)
+  timeout, err = check.timeout(opts, "kill")
   if err then
     return nil, err
   end
@@ -296,9 +165,15 @@ function methods:resize(size)
   return fail("Unsupported", "resize", "terminals are not there yet on the local engine")
 end
 
-function methods:detach()
+function methods:detach(opts)
   local state = state_of(self)
-  local r, err = state._link:call("request", "detach", false, "detach", { serial = state._serial })
+  opts = check.options("detach", 1, opts, check.TIMEOUT)
+  local timeout, err = check.timeout(opts, "detach")
+  if err then
+    return nil, err
+  end
+  local r
+  r, err = state._link:call("request", "detach", timeout, "detach", { serial = state._serial })
   if not r then
     return nil, err
   end
@@ -311,12 +186,17 @@ function methods:detach()
   return true
 end
 
-function methods:reference()
+function methods:reference(opts)
   local state = state_of(self)
+  opts = check.options("reference", 1, opts, check.TIMEOUT)
+  local timeout, bad = check.timeout(opts, "reference")
+  if bad then
+    return nil, bad
+  end
   if not state._reference then
     local found = state._record
     if not found then
-      local r, err = state._link:call("attach", "reference", false, { serial = state._serial })
+      local r, err = state._link:call("attach", "reference", timeout, { serial = state._serial })
       if not r then
         return nil, err
       end
@@ -337,8 +217,13 @@ end
 
 -- What a started process owns ends with its handle: the tree is killed. An attached or detached one
 -- only loses its reader.
-function methods:close()
+function methods:close(opts)
   local state = state_of(self)
+  opts = check.options("close", 1, opts, check.TIMEOUT)
+  local timeout, err = own.close_timeout(opts)
+  if err then
+    return nil, err
+  end
   if state._closed then
     return true
   end
@@ -347,9 +232,10 @@ function methods:close()
   local release = state._release
     or state._kill and not state._link.closed and state._native:release() or nil
   state._release, state._guard = nil, nil
+  local ok = true
   if release then
-    local _, err = wait.op(release:op(), false, "close")
-    audit.emit("release", { what = "process", op = "close", id = state._link.id, pid = state.pid, error = err })
+    ok, err = own.finish(release, timeout,
+      { what = "process", op = "close", id = state._link.id, pid = state.pid })
   end
   if state.stdout then
     state.stdout:close()
@@ -365,10 +251,13 @@ function methods:close()
     state._lease:lease_release()
   end
   state._native:lease_release()
-  return true
+  return ok, err
 end
 
 class = core.class("Process", methods, {
+  on_close = function(self)
+    return methods.close(self)
+  end,
   tostring = function(state)
     local how = state._exit and "ended" or state._closed and "closed" or "running"
     return ("sandbar.Process %s (%s)"):format(tostring(state.pid), how)

@@ -5,16 +5,14 @@ local attach = require "sandbar.attach"
 local audit = require "sandbar.audit"
 local check = require "sandbar.check"
 local core = require "sandbar.core"
-local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 local exec = require "sandbar.exec"
 local files = require "sandbar.files"
 local link = require "sandbar.link"
 local own = require "sandbar.own"
 local port = require "sandbar.port"
-local process = require "sandbar.process"
 local record = require "sandbar.record"
-local wait = require "sandbar.wait"
+local start = require "sandbar.start"
 
 local sandbox = {}
 
@@ -25,16 +23,7 @@ local function state_of(self)
   return core.state(self, class)
 end
 
-local TIMEOUT = { timeout = "timeout" }
-
--- The timeout of `opts`, false for none; nil and an error.
-local function timeout_of(opts, op)
-  local timeout, err = duration.timeout(opts.timeout)
-  if err then
-    return nil, errors.from(err, op)
-  end
-  return timeout
-end
+local TIMEOUT, timeout_of = check.TIMEOUT, check.timeout
 
 -- Takes over what a record says.
 local function see(state, fields)
@@ -65,8 +54,8 @@ end
 
 function methods:start(cmd, opts)
   local state = state_of(self)
-  opts = check.options("start", 2, opts, process.SCHEMA)
-  return process.start(state._link, cmd, opts)
+  opts = check.options("start", 2, opts, start.SCHEMA)
+  return start.run(state._link, cmd, opts)
 end
 
 local ATTACH = { expect = "table", from = "integer", timeout = "timeout" }
@@ -237,8 +226,13 @@ function methods:destroy(opts)
 end
 
 -- Destroys what it owns and waits for that; of a sandbox it does not own it only lets go.
-function methods:close()
+function methods:close(opts)
   local state = state_of(self)
+  opts = check.options("close", 1, opts, TIMEOUT)
+  local timeout, err = own.close_timeout(opts)
+  if err then
+    return nil, err
+  end
   if state._link.closed then
     return true
   end
@@ -246,12 +240,12 @@ function methods:close()
   local release = state._release
   state._release = nil
   state._link:close()
+  local ok = true
   if release and not release:fired() then
-    local _, err = wait.op(release:op(), false, "close")
-    audit.emit("release", { what = "sandbox", op = "close", id = state.id, error = err })
+    ok, err = own.finish(release, timeout, { what = "sandbox", op = "close", id = state.id })
     state.state = "gone"
   end
-  return true
+  return ok, err
 end
 
 -- ---- what comes later, refused by name ----
@@ -272,6 +266,9 @@ for name, what in pairs {
 end
 
 class = core.class("Sandbox", methods, {
+  on_close = function(self)
+    return methods.close(self)
+  end,
   tostring = function(state)
     return ("sandbar.Sandbox %s (%s)"):format(state.id, state._link.closed and "closed" or state.state)
   end,

@@ -141,7 +141,7 @@ local TIMEOUT = { timeout = "timeout" }
 function methods:wait(opts)
   local t = core.state(self, Task)
   opts = check.options("wait", 1, opts, TIMEOUT)
-  local timeout, bad = check.timeout(opts.timeout)
+  local timeout, bad = check.timeout(opts, "wait")
   if bad then
     return nil, bad
   end

@@ -33,12 +33,12 @@ function inside.pid1(word)
     local stat = hit and all[pid]
     while stat and stat.parent > 1 do
       local up = all[stat.parent]
-      if stat.name == "init" and helper.proc.cmdline(stat.pid)[1] == "init" then
+      if helper.proc.cmdline(stat.pid)[1] == "init" then
         return stat.pid
       end
       stat = up
     end
-    if stat and stat.name == "init" then -- its supervisor is gone
+    if stat and helper.proc.cmdline(stat.pid)[1] == "init" then -- its supervisor is gone
       return stat.pid
     end
   end

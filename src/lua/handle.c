@@ -153,7 +153,11 @@ static int class(lua_State *L)
 
     lua_pushcfunction(L, handle_gc);
     lua_setfield(L, 5, "__gc");
-    lua_getfield(L, 2, "close");
+    opt_field(L, 3, "on_close"); /* for a close() with arguments: __close gets the error */
+    if (lua_isnil(L, -1)) {
+        lua_pop(L, 1);
+        lua_getfield(L, 2, "close");
+    }
     lua_setfield(L, 5, "__close");
     lua_pushvalue(L, 4);
     lua_setfield(L, 5, "__name");

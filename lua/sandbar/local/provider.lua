@@ -25,15 +25,7 @@ local function state_of(self)
   return core.state(self, class)
 end
 
-local TIMEOUT = { timeout = "timeout" }
-
-local function timeout_of(opts, op)
-  local timeout, err = duration.timeout(opts.timeout)
-  if err then
-    return nil, errors.from(err, op)
-  end
-  return timeout
-end
+local TIMEOUT, timeout_of = check.TIMEOUT, check.timeout
 
 -- ---- creating ----
 

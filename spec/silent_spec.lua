@@ -1,0 +1,69 @@
+-- A sandbox whose pid 1 does not answer: every call that can wait ends in time, what was to be released still is.
+-- check: only 5.4
+-- check: no user
+
+local helper = require "spec.helper"
+local inside = require "spec.support.inside"
+
+local sandbar = require "sandbar"
+
+describe("a pid 1 that does not answer", function()
+  helper.guard()
+
+  local sandboxes = helper.open()
+
+  -- Runs fn(box, process) while the pid 1 is stopped.
+  local function silent(fn)
+    inside.with_box(sandboxes, function(box)
+      local p = sandbar.assert(box:start({ "sleep", "86407" }, { stdin = "pipe" }))
+      local pid = assert(helper.eventually(function() return inside.pid1("86407") end))
+      assert.equal(0, select(2, helper.shell("kill -STOP " .. pid)))
+      local ok, err = pcall(fn, box, p)
+      helper.shell("kill -CONT " .. pid)
+      assert(ok, err)
+    end)
+  end
+
+  local function times_out(fn, limit)
+    local began = helper.now()
+    local result, err = fn()
+    local took = helper.now() - began
+    assert.is_nil(result)
+    assert.equal("Timeout", err.kind)
+    assert.is_true(took < (limit or 3), ("it took %.1f s"):format(took))
+  end
+
+  it("ends detach, reference and close of a process", function()
+    silent(function(_, p)
+      times_out(function() return p:detach { timeout = 0.2 } end)
+      times_out(function() return p:reference { timeout = 0.2 } end)
+      times_out(function() return p:close { timeout = 0.2 } end)
+      assert.is_true(p:close())
+    end)
+  end)
+
+  it("does not keep a close without a timeout for longer than close_timeout", function()
+    sandbar.assert(sandbar.config { close_timeout = 0.3 })
+    silent(function(_, p)
+      times_out(function() return p:close() end)
+    end)
+    sandbar.assert(sandbar.config { close_timeout = 30 })
+  end)
+
+  it("ends an exec whose output is taken by a function", function()
+    inside.with_box(sandboxes, function(box)
+      local pid
+      local start = helper.now()
+      local r, err = box:exec({ "sh", "-c", "echo 1; exec sleep 86408" }, { timeout = 0.5, on_output = function()
+        pid = assert(helper.eventually(function() return inside.pid1("86408") end))
+        helper.shell("kill -STOP " .. pid)
+      end })
+      local took = helper.now() - start
+      helper.shell("kill -CONT " .. pid)
+      assert.is_nil(r)
+      assert.equal("ExecTimedOut", err.kind)
+      assert.equal("1\n", err.result.stdout)
+      assert.is_true(took < 6, ("it took %.1f s"):format(took))
+    end)
+  end)
+end)

@@ -91,12 +91,12 @@ local function first(value)
   return value
 end
 
-local function cause_of(text)
-  if not text or text == "" then
+local function cause_of(fields)
+  local reason = fields.cause
+  if not reason or reason == "" then
     return nil
   end
-  local reason, message = text:match("^([%w_]+):%s*(.*)$")
-  return { reason = reason or text, message = message }
+  return { reason = reason, message = fields.message }
 end
 
 -- A sandbox's record as info() and list() give it.
@@ -127,7 +127,7 @@ function record.sandbox(fields)
     network = fields.network or "deny",
     ports = ports,
     denied = {},
-    cause = cause_of(fields.cause),
+    cause = cause_of(fields),
   }
 end
 

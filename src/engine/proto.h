@@ -63,8 +63,8 @@ enum sb_msg_type {
                        one address at which clone3 may find its arguments), leaf*, leaf_fds; fds: leaf
                        groups as root, none rootless -> reply */
     SB_G_CONN, /* epoch; fd: one end of a new caller connection. No answer */
-    SB_G_EPOCH, /* epoch. No answer */
-    SB_G_LEAVES, /* leaf* (their numbers), leaf_fds; fds: for each leaf cgroup.procs, cgroup.kill and,
+    SB_G_LEAVES =
+        67,    /* leaf* (their numbers), leaf_fds; fds: for each leaf cgroup.procs, cgroup.kill and,
                        with leaf_fds = 3, its directory. No answer */
     SB_G_STOP, /* end every command (TERM, then KILL after grace_ms), sync -> reply; then killed */
     /* pid 1 -> supervisor */
@@ -136,10 +136,10 @@ enum sb_file_op {
  * name, path, ftype, size, mode, uid, gid, owner, group, mtime_ns, target. */
 #define SB_FIELDS(X)                                                                               \
     X(1, VERSION, version, U)                                                                      \
-    X(2, KIND, kind, B) X(3, ERRNO, errno_, U) X(4, STEP, step, B) X(5, MESSAGE, message, B)       \
-        X(6, PATH, path, B) X(7, PATH2, path2, B) X(8, SPILL, spill, U) X(9, COUNT, count, U)      \
-            X(10, LIMIT, limit, U) X(11, AFTER, after, B) X(12, NEXT, next, B)                     \
-                X(13, MS, ms, U) /* sandboxes */                                                   \
+    X(2, KIND, kind, B)                                                                            \
+    X(3, ERRNO, errno_, U) X(4, STEP, step, B) X(5, MESSAGE, message, B) X(6, PATH, path, B)       \
+        X(7, PATH2, path2, B) X(8, SPILL, spill, U) X(9, COUNT, count, U) X(10, LIMIT, limit, U)   \
+            X(11, AFTER, after, B) X(12, NEXT, next, B) X(13, MS, ms, U) /* sandboxes */           \
         X(20, ID, id, B) X(21, TEMPLATE, template, B) X(22, ROOTFS, rootfs, B) X(                  \
             23, LIFETIME_MS, lifetime_ms, U) X(24, ON_EXPIRY, on_expiry, B) X(25, LABEL, label, L) \
             X(26, OWNED, owned, U) X(27, ALLOW_SETUID, allow_setuid,                               \
@@ -150,16 +150,15 @@ enum sb_file_op {
                         X(39, CAUSE, cause, B) X(40, EXPOSED, exposed, L) X(41, PORT, port, U)     \
                             X(42, ON, on, U) X(43, MODE_NAME, mode_name, B) X(44, CAP, cap, L)     \
                                 X(45, LINGER_MS, linger_ms, U) X(46, AUTO_RESUME, auto_resume, U)  \
-                                    X(47, LIMIT_PROCESSES, limit_processes,                        \
-                                      U) X(48, LIMIT_FILES, limit_files,                           \
-                                           U) X(49, LIMIT_COMMANDS, limit_commands, U)             \
-                                        X(50, LIVE, live, U) X(51, POOLED, pooled, U)              \
-                                            X(52, OPEN_FDS, open_fds, U)                           \
-                                                X(53, NETWORK, network, B) X(54, LIMIT_DISK,       \
-                                                                             limit_disk, U)        \
-                                                    X(55, LIMIT_MEMORY, limit_memory, U)           \
-                                                        X(56, CREATED_MS, created_ms, U)           \
-                                                            X(57, PEER_UID, peer_uid, U)           \
+                                    X(47, LIMIT_PROCESSES, limit_processes, U)                     \
+                                        X(48, LIMIT_FILES, limit_files, U) X(49, LIMIT_COMMANDS,   \
+                                                                             limit_commands, U)    \
+                                            X(50, LIVE, live, U) X(51, POOLED, pooled, U)          \
+                                                X(52, OPEN_FDS, open_fds, U)                       \
+                                                    X(53, NETWORK, network, B) X(54, LIMIT_DISK,   \
+                                                                                 limit_disk, U)    \
+                                                        X(55, LIMIT_MEMORY, limit_memory, U)       \
+                                                            X(56, CREATED_MS, created_ms, U)       \
                                                                 X(58, CLONE_AT, clone_at, U)       \
                                                                     X(59, LEAF_FDS, leaf_fds, U)   \
                                                                         X(60, EXTEND, extend, U)   \

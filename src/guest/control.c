@@ -211,9 +211,6 @@ static void control_ready(struct watch *w, uint32_t events)
             conn_add(r.fds[i]);
         r.nfds = 0;
         break;
-    case SB_G_EPOCH:
-        guest.epoch = (uint32_t)sb_read_u64(&r.fields, SB_F_EPOCH, guest.epoch);
-        break;
     case SB_G_LEAVES:
         take_leaves(&r);
         break;

@@ -36,8 +36,8 @@ static int reach(int dir)
 
 static void died(struct sb_box *b, bool rebooted)
 {
-    free(b->rec.cause);
-    b->rec.cause = strdup(rebooted ? "the machine was restarted" : "pid 1 ended unseen");
+    sb_record_cause(&b->rec, rebooted ? "host_restarted" : "pid1",
+                    rebooted ? "the machine was restarted" : "pid 1 ended unseen");
     b->rec.state = rebooted ? SB_BOX_PAUSED : SB_BOX_FAILED;
     b->rec.kept_disk = true;
     b->rec.deadline_ms = b->rec.ends_ms = 0;
@@ -76,6 +76,8 @@ static void adopt(const char *id, int dir)
     struct stat st;
     int rc = fstatat(dir, "record", &st, AT_SYMLINK_NOFOLLOW);
     int64_t noted_pid;
+    if (!sb_id_valid(id, strlen(id)))
+        return; /* none of ours */
     sb_autofd int noted = sb_note_open(dir, &noted_pid);
     if (rc < 0 ? errno == ENOENT : st.st_size == 0) {
         if (noted >= 0)
@@ -88,8 +90,12 @@ static void adopt(const char *id, int dir)
         return;
     bool whole = sb_record_read(&rec, dir, id) == 0;
     b->rec = rec;
-    if (!whole)
+    if (!whole) {
+        /* Nobody could say any more when it shall end. */
+        if (noted >= 0)
+            pidfd_send_signal(noted, SIGKILL, NULL, 0);
         return;
+    }
     bool same_boot = strcmp(b->rec.host_boot, sup.host_boot) == 0;
     int pidfd = same_boot ? sb_ident_open(&b->rec.pid1) : -1;
     enum sb_state state = b->rec.state;

@@ -112,7 +112,11 @@ int sb_boot_slot(struct sb_box *b, struct sb_slot *s, struct sb_failure *f)
         /* Only memory can be short here. */
         if (b->proc.fd < 0) {
             kill(birth->pid, SIGKILL); /* our child, not reaped: the pid is still its own */
+            siginfo_t info;
+            while (waitid(P_PID, (id_t)birth->pid, &info, WEXITED | __WALL) < 0 && errno == EINTR)
+                ; /* it lives on the stack in `birth` until then */
             close(pair[0]);
+            errno = ENOMEM;
             return sb_failed_errno(f, "loop", "epoll");
         }
         sb_guest_kill(b, "no memory to watch it");
@@ -239,6 +243,7 @@ int sb_boot_resume(struct sb_box *b, struct sb_failure *f)
     sb_autofd int dir = sb_box_dir(b);
     if (dir < 0)
         return sb_failed_errno(f, "directory", "open");
+    free(b->env.data); /* of an attempt that failed */
     b->env.data = sb_read_at(dir, "env", SB_ENV_MAX, &n);
     b->env.len = b->env.data != NULL ? n : 0;
     if (b->env.data == NULL && errno != ENOENT)

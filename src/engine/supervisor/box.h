@@ -87,6 +87,7 @@ int sb_life_pause(struct sb_box *b, struct sb_failure *f);
 void sb_life_remove(struct sb_box *b); /* no pid 1: to the trash, at once */
 void sb_life_ended(struct sb_box *b);  /* pid 1 is gone */
 void sb_life_watch_owner(struct sb_box *b, int pidfd);
-void sb_life_set(struct sb_box *b, int64_t lifetime_ms);
+/* -1: the record could not be written, and nothing has changed. */
+int sb_life_set(struct sb_box *b, int64_t lifetime_ms, struct sb_failure *f);
 
 #endif

@@ -91,6 +91,14 @@ void sb_conn_send(struct sb_conn *c, const struct sb_packer *p, const int *fds, 
 {
     if (c->src.fd < 0)
         return;
+    if (p->overflow) { /* ours, not the peer's: it is told, and stays */
+        struct sb_msg head;
+        struct sb_failure f;
+        memcpy(&head, p->buf, sizeof head);
+        sb_failed(&f, "LimitExceeded", EMSGSIZE, "answer", "the answer does not fit a message");
+        sb_conn_fail(c, head.req, &f);
+        return;
+    }
     if (c->first == NULL) {
         if (sb_wire_send(c->src.fd, p, fds, nfd) == 0)
             return;

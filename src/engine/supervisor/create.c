@@ -87,7 +87,7 @@ static int take_lists(struct sb_box *b, const struct sb_wire_in *in, struct sb_f
         if (memchr(v.data, 0, v.len) != NULL || sign == NULL || sign == (const char *)v.data)
             return invalid(f, label ? "labels" : "env", "not of the form name=value");
         struct sb_list *l = label ? &b->rec.labels : &b->env;
-        if (sb_list_add(l, v.data, v.len) < 0 || b->rec.labels.len > SB_LISTS_MAX)
+        if (sb_list_add(l, v.data, v.len) < 0)
             return sb_failed(f, "LimitExceeded", 0, label ? "labels" : "env", "%s are too large",
                              label ? "labels" : "environment variables");
     }
@@ -171,6 +171,17 @@ static int take_limits(struct sb_record *r, const struct sb_wire_in *in, struct 
     return 0;
 }
 
+/* Whoever asks for it gets it in one message, with some room for what comes later. */
+static int check_size(const struct sb_record *r, struct sb_failure *f)
+{
+    size_t n = sb_record_shown(r);
+    return n != 0 && n <= SB_SHOWN_MAX
+               ? 0
+               : sb_failed(f, "LimitExceeded", 0, "labels",
+                           "labels are too large: with all else told of a sandbox, %d bytes",
+                           SB_SHOWN_MAX);
+}
+
 struct sb_box *sb_create_parse(const struct sb_wire_in *in, struct sb_failure *f)
 {
     char id[SB_ID_MAX + 1];
@@ -186,7 +197,7 @@ struct sb_box *sb_create_parse(const struct sb_wire_in *in, struct sb_failure *f
     b->fresh = true;
     if (take_template(&b->rec, in, f) < 0 || take_lists(b, in, f) < 0 ||
         take_identity(&b->rec, in, f) < 0 || take_life(&b->rec, in, f) < 0 ||
-        take_limits(&b->rec, in, f) < 0) {
+        take_limits(&b->rec, in, f) < 0 || check_size(&b->rec, f) < 0) {
         sb_box_forget(b);
         return NULL;
     }

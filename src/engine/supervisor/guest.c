@@ -80,9 +80,11 @@ void sb_guest_set_up(struct sb_box *b)
     b->rec.state = SB_BOX_RUNNING;
     b->rec.kept_disk = false;
     b->rec.started_ms = sb_wall_ms();
-    free(b->rec.cause);
-    b->rec.cause = NULL;
-    sb_life_set(b, b->rec.lifetime_ms); /* writes the record */
+    sb_record_cause(&b->rec, NULL, NULL);
+    if (sb_life_set(b, b->rec.lifetime_ms, &b->why) < 0) { /* writes the record */
+        b->rec.state = SB_BOX_CREATING;
+        sb_guest_kill(b, NULL);
+    }
     sb_close(&b->record);
 }
 

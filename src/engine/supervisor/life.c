@@ -19,18 +19,19 @@
 
 enum { STOP_GRACE_MS = 1000, STOP_PATIENCE_MS = 10000, SWEEP_MS = 500 };
 
-static void set_cause(struct sb_box *b, const char *text)
+int sb_life_set(struct sb_box *b, int64_t lifetime_ms, struct sb_failure *f)
 {
-    free(b->rec.cause);
-    b->rec.cause = strdup(text); /* NULL: an end without a cause */
-}
-
-void sb_life_set(struct sb_box *b, int64_t lifetime_ms)
-{
+    const int64_t before[3] = {b->rec.lifetime_ms, b->rec.deadline_ms, b->rec.ends_ms};
     b->rec.lifetime_ms = lifetime_ms;
     b->rec.deadline_ms = lifetime_ms > 0 ? sb_now_ms() + lifetime_ms : 0;
     b->rec.ends_ms = lifetime_ms > 0 ? sb_wall_ms() + lifetime_ms : 0;
-    sb_box_save(b);
+    if (sb_box_save(b) == 0)
+        return 0;
+    sb_failed_errno(f, "record", "cannot write the record");
+    b->rec.lifetime_ms = before[0];
+    b->rec.deadline_ms = before[1];
+    b->rec.ends_ms = before[2];
+    return -1;
 }
 
 /* The directory goes to the trash: from here on the id is free. */
@@ -40,7 +41,7 @@ void sb_life_remove(struct sb_box *b)
         struct sb_failure f;
         sb_failed_errno(&f, "trash", "cannot remove the sandbox's directory");
         b->rec.state = SB_BOX_FAILED;
-        set_cause(b, f.message);
+        sb_record_cause(&b->rec, "remove", f.message);
         sb_box_settle(b, &f);
     }
 }
@@ -83,16 +84,26 @@ void sb_life_destroy(struct sb_box *b)
     sb_guest_kill(b, NULL);
 }
 
+static void stop(struct sb_box *b)
+{
+    b->goal = SB_GOAL_PAUSE;
+    b->rec.state = SB_BOX_STOPPING;
+    b->step_due_ms = sb_real_ms() + STOP_PATIENCE_MS;
+    if (sb_guest_stop(b, STOP_GRACE_MS) < 0)
+        sb_guest_kill(b, NULL);
+}
+
 int sb_life_pause(struct sb_box *b, struct sb_failure *f)
 {
     if (b->rec.state != SB_BOX_RUNNING || b->dying)
         return sb_failed(f, "NotRunning", 0, "pause", "sandbox %s is ending", b->rec.id);
-    b->goal = SB_GOAL_PAUSE;
+    /* The disk says paused before anything ends: what cannot be noted is not begun. */
     b->rec.state = SB_BOX_STOPPING;
-    b->step_due_ms = sb_real_ms() + STOP_PATIENCE_MS;
-    sb_box_save(b);
-    if (sb_guest_stop(b, STOP_GRACE_MS) < 0)
-        sb_guest_kill(b, NULL);
+    if (sb_box_save(b) < 0) {
+        b->rec.state = SB_BOX_RUNNING;
+        return sb_failed_errno(f, "record", "cannot write the record");
+    }
+    stop(b);
     return 0;
 }
 
@@ -155,7 +166,7 @@ static void settle_failed_start(struct sb_box *b, const struct sb_failure *why, 
     }
     b->rec.state = SB_BOX_PAUSED;
     b->rec.kept_disk = true;
-    set_cause(b, f.message);
+    sb_record_cause(&b->rec, "start", f.message);
     sb_box_save(b);
     sb_box_settle(b, &f);
 }
@@ -198,7 +209,8 @@ void sb_life_ended(struct sb_box *b)
         sync_and_pause(b);
     } else {
         b->rec.state = SB_BOX_FAILED;
-        set_cause(b, why.message);
+        b->rec.kept_disk = true;
+        sb_record_cause(&b->rec, "pid1", why.message);
         sb_box_save(b);
         sb_box_settle(b, &why);
     }
@@ -227,13 +239,14 @@ struct tick {
 
 static void expire(struct sb_box *b)
 {
-    struct sb_failure f;
-    set_cause(b, "its lifetime ended");
+    sb_record_cause(&b->rec, "lifetime", "its lifetime ended");
     b->rec.deadline_ms = 0;
-    if (b->rec.destroy_on_expiry)
+    if (b->rec.destroy_on_expiry) {
         sb_life_destroy(b);
-    else if (sb_life_pause(b, &f) < 0)
-        sb_guest_kill(b, NULL);
+    } else {
+        stop(b);
+        sb_box_save(b); /* on a full disk the next supervisor finds it ended all the same */
+    }
 }
 
 static void patience_ended(struct sb_box *b)

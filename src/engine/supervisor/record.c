@@ -99,9 +99,18 @@ void sb_record_free(struct sb_record *r)
     free(r->cwd);
     free(r->hostname);
     free(r->cause);
+    free(r->message);
     free(r->labels.data);
     free(r->exposed.data);
     memset(r, 0, sizeof *r);
+}
+
+void sb_record_cause(struct sb_record *r, const char *word, const char *message)
+{
+    free(r->cause);
+    free(r->message);
+    r->cause = word != NULL ? strdup(word) : NULL; /* without memory: an end without a cause */
+    r->message = message != NULL ? strdup(message) : NULL;
 }
 
 static void pack_text(struct sb_packer *p, uint16_t tag, const char *s)
@@ -139,15 +148,36 @@ static void pack_common(const struct sb_record *r, struct sb_packer *p)
     pack_text(p, SB_F_USER, r->user);
     pack_text(p, SB_F_CWD, r->cwd);
     pack_text(p, SB_F_CAUSE, r->cause);
+    pack_text(p, SB_F_MESSAGE, r->message);
     sb_pack_str(p, SB_F_NETWORK, "deny");
 }
 
-void sb_record_show(const struct sb_record *r, struct sb_packer *p)
+static void show(const struct sb_record *r, struct sb_packer *p)
 {
     pack_common(r, p);
     sb_pack_str(p, SB_F_STATE, sb_state_name(r->state));
     if (r->kept_disk)
         sb_pack_str(p, SB_F_KEPT, "disk");
+}
+
+void sb_record_show(const struct sb_record *r, struct sb_packer *p)
+{
+    struct sb_packer before = *p;
+    struct sb_record bare = *r;
+    show(r, p);
+    if (!p->overflow || before.overflow)
+        return;
+    bare.labels = bare.exposed = (struct sb_list){NULL, 0};
+    *p = before;
+    show(&bare, p);
+}
+
+size_t sb_record_shown(const struct sb_record *r)
+{
+    static unsigned char room[SB_MSG_MAX];
+    struct sb_packer p = {room, sizeof room, sizeof(struct sb_msg), 0};
+    show(r, &p);
+    return p.overflow ? 0 : p.len;
 }
 
 static void pack_ident(struct sb_packer *p, uint16_t tag, const struct sb_ident *id)
@@ -260,7 +290,8 @@ static int take_fields(struct sb_record *r, const struct sb_reader *in)
     if (take_text(in, SB_F_TEMPLATE, &r->template) < 0 || take_text(in, T_BASE, &r->base) < 0 ||
         take_text(in, T_ROOTFS, &r->rootfs) < 0 || take_text(in, SB_F_USER, &r->user) < 0 ||
         take_text(in, SB_F_CWD, &r->cwd) < 0 || take_text(in, T_HOSTNAME, &r->hostname) < 0 ||
-        take_text(in, SB_F_CAUSE, &r->cause) < 0 || take_text(in, SB_F_ON_EXPIRY, &expiry) < 0)
+        take_text(in, SB_F_CAUSE, &r->cause) < 0 || take_text(in, SB_F_MESSAGE, &r->message) < 0 ||
+        take_text(in, SB_F_ON_EXPIRY, &expiry) < 0)
         return -1;
     r->destroy_on_expiry = expiry != NULL && strcmp(expiry, "destroy") == 0;
     free(expiry);
@@ -328,7 +359,8 @@ int sb_record_read(struct sb_record *r, int dir, const char *id)
         sb_record_free(r);
         r->state = SB_BOX_FAILED;
         r->range = -1;
-        r->cause = strdup(text == NULL ? "its record cannot be read" : "its record is damaged");
+        sb_record_cause(r, "record",
+                        text == NULL ? "its record cannot be read" : "its record is damaged");
     }
     snprintf(r->id, sizeof r->id, "%s", id);
     return rc;

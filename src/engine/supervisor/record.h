@@ -13,7 +13,7 @@ enum sb_state {
     SB_BOX_FAILED,
 };
 
-enum { SB_ID_MAX = 128, SB_LISTS_MAX = 32768, SB_ENV_MAX = 4 << 20 };
+enum { SB_ID_MAX = 128, SB_SHOWN_MAX = 57344, SB_ENV_MAX = 4 << 20 };
 
 /* Strings one after the other, each with its terminating zero. */
 struct sb_list {
@@ -30,7 +30,8 @@ struct sb_record {
     char id[SB_ID_MAX + 1];
     enum sb_state state;
     char *template, *base, *rootfs; /* base: directory of the base template, or NULL */
-    char *user, *cwd, *hostname, *cause;
+    char *user, *cwd, *hostname;
+    char *cause, *message; /* why it is as it is: a word, and a sentence */
     struct sb_list labels, exposed;
     char boot[37], host_boot[40], group[32];
     int64_t created_ms, started_ms, ends_ms; /* wall clock, for show */
@@ -46,6 +47,8 @@ struct sb_record {
 };
 
 void sb_record_free(struct sb_record *r);
+/* Copies both; NULL: nothing to say. */
+void sb_record_cause(struct sb_record *r, const char *word, const char *message);
 /* Writes <dir>/record by rename. 0 or -1 and errno. */
 int sb_record_write(const struct sb_record *r, int dir);
 /* The same in place, through a descriptor of <dir>/record: one call, without the flush that a rename
@@ -53,8 +56,10 @@ int sb_record_write(const struct sb_record *r, int dir);
 int sb_record_put(const struct sb_record *r, int fd);
 /* -1: damaged or of a newer format; then only id and state (failed) and cause are set. */
 int sb_record_read(struct sb_record *r, int dir, const char *id);
-/* The fields a caller may see. */
+/* The fields a caller may see. A record that does not fit is shown without its lists. */
 void sb_record_show(const struct sb_record *r, struct sb_packer *p);
+/* Bytes that takes; 0: more than an answer has room for. */
+size_t sb_record_shown(const struct sb_record *r);
 /* A pidfd of the process in <dir>/birth, if that still lives; -1 otherwise. */
 int sb_note_open(int dir, int64_t *pid);
 const char *sb_state_name(enum sb_state s);

@@ -65,9 +65,12 @@ static int hello(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failu
 {
     static const char *const mode[] = {"root", "subids", "single"};
     uint64_t version = sb_read_u64(&in->fields, SB_F_VERSION, 0);
-    if (version + 1 < SB_PROTO_VERSION || version == 0)
-        return sb_failed(f, "Protocol", 0, "hello", "protocol version %llu is not served any more",
-                         (unsigned long long)version);
+    /* A newer peer serves its predecessor, so that one version more is no obstacle. */
+    if (version == 0 || version + 1 < SB_PROTO_VERSION || version > SB_PROTO_VERSION + 1)
+        return sb_failed(f, "Unsupported", 0, "hello",
+                         "the running supervisor (process %d) speaks protocol version %d and does "
+                         "not serve version %llu",
+                         (int)getpid(), SB_PROTO_VERSION, (unsigned long long)version);
     c->greeted = true;
     sup.linger_ms = sb_read_u64(&in->fields, SB_F_LINGER_MS, sup.linger_ms);
     struct sb_packer p;
@@ -99,6 +102,12 @@ static struct sb_box *named(const struct sb_wire_in *in, struct sb_failure *f)
     if (b == NULL)
         sb_failed(f, "NotFound", 0, "id", "there is no sandbox %s", id);
     return b;
+}
+
+/* Its record was damaged: it can only be looked at and destroyed. */
+static bool failed_for_good(const struct sb_box *b)
+{
+    return b->rec.base == NULL && b->rec.rootfs == NULL;
 }
 
 static int wait_for(struct sb_box *b, struct sb_conn *c, const struct sb_wire_in *in,
@@ -258,7 +267,8 @@ static int lifetime(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fa
         return sb_failed(f, "InvalidArgument", 0, "lifetime", "no valid lifetime");
     if (b->rec.state != SB_BOX_RUNNING || b->dying)
         return sb_failed(f, "NotRunning", 0, "lifetime", "sandbox %s is not running", b->rec.id);
-    sb_life_set(b, (int64_t)ms);
+    if (sb_life_set(b, (int64_t)ms, f) < 0)
+        return -1;
     struct sb_packer p;
     sb_conn_begin(&p, SB_REPLY, in->head.req);
     sb_pack_u64(&p, SB_F_ENDS_MS, (uint64_t)b->rec.ends_ms);
@@ -290,9 +300,8 @@ static int pause_box(struct sb_conn *c, const struct sb_wire_in *in, struct sb_f
         return sb_failed(f, "Busy", 0, "pause", "sandbox %s is starting", b->rec.id);
     if (wait_for(b, c, in, f) < 0)
         return -1;
-    if (sb_life_pause(b, f) < 0) {
+    if (sb_life_pause(b, f) < 0)
         sb_box_settle(b, f);
-    }
     return 0;
 }
 
@@ -313,14 +322,14 @@ static int resume(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
     case SB_BOX_STOPPING:
         return sb_failed(f, "Busy", 0, "resume", "sandbox %s is being paused", b->rec.id);
     case SB_BOX_RUNNING:
-        if (ms != UINT64_MAX)
-            sb_life_set(b, (int64_t)ms);
+        if (ms != UINT64_MAX && sb_life_set(b, (int64_t)ms, f) < 0)
+            return -1;
         send_record(c, in->head.req, b, true);
         return 0;
     default:
         break;
     }
-    if (b->rec.base == NULL && b->rec.rootfs == NULL)
+    if (failed_for_good(b))
         return sb_failed(f, "NotRunning", 0, "resume", "sandbox %s has failed for good", b->rec.id);
     if (wait_for(b, c, in, f) < 0)
         return -1;
@@ -356,6 +365,8 @@ static int expose(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
     char text[8];
     if (b == NULL)
         return -1;
+    if (failed_for_good(b))
+        return sb_failed(f, "NotRunning", 0, "expose", "sandbox %s has failed for good", b->rec.id);
     if (port < 1 || port > 65535)
         return sb_failed(f, "InvalidArgument", 0, "port", "no valid port");
     snprintf(text, sizeof text, "%u", (unsigned)port);
@@ -363,6 +374,12 @@ static int expose(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
     if (sb_read_u64(&in->fields, SB_F_ON, 1) != 0 &&
         sb_list_add(&b->rec.exposed, text, strlen(text)) < 0)
         return sb_failed(f, NULL, ENOMEM, "expose", "memory");
+    size_t shown = sb_record_shown(&b->rec);
+    if (shown == 0 || shown > SB_SHOWN_MAX) {
+        sb_list_remove(&b->rec.exposed, text);
+        return sb_failed(f, "LimitExceeded", 0, "expose", "sandbox %s has too many exposed ports",
+                         b->rec.id);
+    }
     if (sb_box_save(b) < 0)
         return sb_failed_errno(f, "record", "cannot write the record");
     done(c, in->head.req);

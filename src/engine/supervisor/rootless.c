@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -218,6 +219,9 @@ static int grandparent(int dir, const char *id)
     char path[48];
     snprintf(path, sizeof path, "/proc/%d/ns/user", (int)pid);
     sb_autofd int inner = pidfd < 0 ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    /* It lives still (EPERM), so the number was its own when the name was opened. */
+    if (inner >= 0 && pidfd_send_signal(pidfd, 0, NULL, 0) < 0 && errno == ESRCH)
+        return -1;
     sb_autofd int outer = inner < 0 ? -1 : ioctl(inner, NS_GET_PARENT);
     return outer < 0 ? -1 : ioctl(outer, NS_GET_PARENT);
 }

@@ -35,7 +35,6 @@ struct sb_sup {
     int root, v1, boxes, templates, prepared, trash; /* directories of the state root */
     int null;                                        /* /dev/null, read-write */
     int image;                                       /* pid 1's program: sealed memfd, read-only */
-    int listener;
     uid_t owner;                          /* who may connect, as seen from here: always 0 */
     uint32_t sub_uid, sub_gid, sub_count; /* the ranges mapped into S; 0 without */
     uint64_t linger_ms;

@@ -1,0 +1,141 @@
+-- What the supervisor keeps of its sandboxes, and what it says when it cannot.
+
+local helper = require "spec.helper"
+
+local core = require "sandbar.core"
+local sandbar = require "sandbar"
+local wait = require "sandbar.wait"
+
+describe("the supervisor", function()
+  helper.guard()
+
+  local function sh(line, ...)
+    local out, status = helper.shell(line:format(...))
+    assert.equal(0, status, out)
+    return out
+  end
+
+  -- The process that serves a state root.
+  local function supervisor_of(root)
+    local engine = core.engine { root = root, linger = 0 }
+    return sandbar.assert(wait.op(engine:request("hello", { version = 1, linger_ms = 0 }), 10, "hello")).fields.pid
+  end
+
+  local function kill_supervisor(root)
+    local pid = supervisor_of(root)
+    sh("kill -KILL %d", pid)
+    assert.is_truthy(helper.eventually(function()
+      return not helper.proc.alive(pid)
+    end))
+  end
+
+  it("answers no success for what it could not write (a full disk)", function()
+    helper.need_root()
+    local root = helper.dir()
+    sh("mount -t tmpfs -o size=4m,mode=700 none %s", root)
+    local ok, err = pcall(function()
+      local sandboxes = helper.open { root = root }
+      local box = sandbar.assert(sandboxes:create { id = "a", lifetime = 1000 })
+      local ends = box.ends_at
+      sh("dd if=/dev/zero of=%s/full bs=4k 2>/dev/null || true", root)
+      local refused, why = box:set_lifetime(5000)
+      assert.is_nil(refused)
+      assert.equal("NoSpace", why.kind)
+      assert.is_true(math.abs(ends - sandbar.assert(box:info()).ends_at) < 1)
+      refused, why = box:pause { keep = "disk" }
+      assert.is_nil(refused)
+      assert.equal("NoSpace", why.kind)
+      assert.equal("running", sandbar.assert(box:info()).state)
+      assert.is_true(sandbar.assert(box:exec("true")).ok)
+      for _ = 1, 3 do
+        refused, why = sandboxes:create { lifetime = 100 }
+        assert.is_nil(refused)
+        assert.equal("NoSpace", why.kind)
+      end
+      assert.equal(1, #sandbar.assert(sandboxes:list()))
+      os.remove(root .. "/full")
+      sandbar.assert(box:pause { keep = "disk" })
+      sh("dd if=/dev/zero of=%s/full bs=4k 2>/dev/null || true", root)
+      refused = box:resume()
+      os.remove(root .. "/full")
+      assert.equal(refused and "running" or "paused", sandbar.assert(box:info()).state)
+      sandbar.assert(box:destroy())
+      box:close()
+    end)
+    sh("umount -l %s", root)
+    assert(ok, err)
+  end)
+
+  it("refuses labels that fit no answer, and stays connected", function()
+    local sandboxes = helper.open()
+    local labels = {}
+    for i = 1, 6400 do
+      labels[("%c%c%c"):format(97 + i % 26, 97 + math.floor(i / 26) % 26, 97 + math.floor(i / 676) % 26)] = ""
+    end
+    local box, err = sandboxes:create { labels = labels }
+    assert.is_nil(box)
+    assert.equal("LimitExceeded", err.kind)
+    box = sandbar.assert(sandboxes:create { labels = { long = ("x"):rep(32000) } })
+    assert.equal(32000, #sandbar.assert(box:info()).labels.long)
+    sandbar.assert(box:destroy())
+    box:close()
+  end)
+
+  it("names what ended a sandbox by a word, and says that its disk is kept", function()
+    local root = helper.dir()
+    local sandboxes = helper.open { root = root }
+    local box = sandbar.assert(sandboxes:create { id = "x" })
+    for _, child in ipairs(helper.proc.children(supervisor_of(root))) do
+      sh("kill -KILL %d", child.pid)
+    end
+    assert.is_truthy(helper.eventually(function()
+      return sandbar.assert(sandboxes:info("x")).state == "failed"
+    end))
+    local info = sandbar.assert(sandboxes:info("x"))
+    assert.equal("disk", info.kept)
+    assert.equal("pid1", info.cause.reason)
+    assert.is_true(#info.cause.message > 10)
+    sandbar.assert(box:destroy())
+    box:close()
+  end)
+
+  it("watches no sandbox without a whole record: ends it, and lets nobody change it", function()
+    local root = helper.dir()
+    local sandboxes = helper.open { root = root }
+    local box = sandbar.assert(sandboxes:create { id = "x" })
+    sandbar.assert(box:start({ "sleep", "7653" }, { detached = true }))
+    local inside = sandbar.assert(box:processes())
+    assert.equal(1, #inside)
+    kill_supervisor(root)
+    helper.write_file(root .. "/v1/s/x/record", "no record at all")
+    sh("mkdir -p %s/v1/s/%s", root, ("a"):rep(200))
+    local info = sandbar.assert(sandboxes:info("x"))
+    assert.equal("failed", info.state)
+    assert.equal("record", info.cause.reason)
+    assert.is_truthy(helper.eventually(function()
+      return sh("pgrep -f '^sleep 7653' | wc -l"):match("%d+") == "0"
+    end))
+    assert.equal(1, #sandbar.assert(sandboxes:list()))
+    local engine = core.engine { root = root, linger = 0 }
+    local _, err = wait.op(engine:request("expose", { id = "x", port = 80, on = 1 }), 10, "expose")
+    assert.equal("NotRunning", err.kind)
+    assert.equal("no record at all", helper.read_file(root .. "/v1/s/x/record"))
+    sandbar.assert(sandboxes:destroy("x"))
+    box:close()
+  end)
+
+  it("says which protocol versions it serves", function()
+    local root = helper.dir()
+    local engine = core.engine { root = root, linger = 0 }
+    for _, version in ipairs { 1, 2 } do
+      sandbar.assert(wait.op(engine:request("hello", { version = version, linger_ms = 0 }), 10, "hello"))
+    end
+    for _, version in ipairs { 0, 3, 99 } do
+      local r, err = wait.op(engine:request("hello", { version = version, linger_ms = 0 }), 10, "hello")
+      assert.is_nil(r)
+      assert.equal("Unsupported", err.kind)
+      assert.is_truthy(err.message:find("protocol version 1 ", 1, true))
+      assert.is_truthy(err.message:find("version " .. version, 1, true))
+    end
+  end)
+end)

@@ -189,21 +189,25 @@ function Files:download_url(path) end
 ---@class sandbar.File
 local File = {}
 
+--- Formats as of io's read; the last argument may be { timeout = ... }. A read that fails has consumed nothing.
 ---@return string?|number ...
 function File:read(...) end
 
+--- Strings and numbers; the last argument may be { timeout = ... }.
 ---@return sandbar.File? file
 ---@return sandbar.Error? err
 function File:write(...) end
 
+--- As read: formats, and { timeout = ... } for each step.
 ---@return fun(): string?
 function File:lines(...) end
 
 ---@param whence? "set"|"cur"|"end"
 ---@param offset? integer
+---@param options? { timeout?: sandbar.Timeout }
 ---@return integer? position
 ---@return sandbar.Error? err
-function File:seek(whence, offset) end
+function File:seek(whence, offset, options) end
 
 ---@return sandbar.File? file
 ---@return sandbar.Error? err

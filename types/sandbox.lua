@@ -152,4 +152,4 @@ function Sandbox:destroy(options) end
 --- Idempotent. Destroys an owned sandbox, leaves another one alone.
 ---@return true? ok
 ---@return sandbar.Error? err
-function Sandbox:close() end
+function Sandbox:close(options) end

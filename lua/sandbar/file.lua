@@ -6,6 +6,7 @@ local compat = require "sandbar.compat"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local iterator = require "sandbar.iterator"
+local link = require "sandbar.link"
 local wait = require "sandbar.wait"
 
 local CHUNK = 65536
@@ -35,10 +36,10 @@ end
 -- ---- reading ----
 
 -- Makes sure that at least `n` bytes are buffered, or all up to the end. True, or nil and an error.
-local function fill(state, n)
+local function fill(state, n, deadline)
   while #state._ahead < n do
     local want = math.max(n - #state._ahead, CHUNK)
-    local data, err = wait.bytes(state._native:read(state._pos + #state._ahead, want), false, "read")
+    local data, err = wait.bytes(state._native:read(state._pos + #state._ahead, want), link.left(deadline), "read")
     if err then
       return failed(state, err, "read")
     end
@@ -57,8 +58,8 @@ local function take(state, n)
   return data
 end
 
-local function read_exact(state, n)
-  local ok, err = fill(state, math.max(n, 1))
+local function read_exact(state, n, deadline)
+  local ok, err = fill(state, math.max(n, 1), deadline)
   if not ok then
     return nil, err
   end
@@ -68,7 +69,7 @@ local function read_exact(state, n)
   return take(state, n)
 end
 
-local function read_line(state, keep)
+local function read_line(state, keep, deadline)
   local from, parts = 1, nil
   while true do
     local at = state._ahead:find("\n", from, true)
@@ -88,7 +89,7 @@ local function read_line(state, keep)
         return nil, errors.new { kind = "LimitExceeded", path = state.path, message = "the line is too long" }
       end
     end
-    local ok, err = fill(state, 1)
+    local ok, err = fill(state, 1, deadline)
     if not ok then
       return nil, err
     end
@@ -98,10 +99,10 @@ local function read_line(state, keep)
   end
 end
 
-local function read_all(state)
+local function read_all(state, deadline)
   local parts = { take(state, #state._ahead) }
   while true do
-    local data, err = wait.bytes(state._native:read(state._pos, 1048576), false, "read")
+    local data, err = wait.bytes(state._native:read(state._pos, 1048576), link.left(deadline), "read")
     if err then
       return failed(state, err, "read")
     end
@@ -120,9 +121,9 @@ local NUMBER_PATTERNS = {
   "^[+-]?%d*%.?%d*",
 }
 
-local function read_number(state)
+local function read_number(state, deadline)
   while true do
-    local ok, err = fill(state, NUMERAL)
+    local ok, err = fill(state, NUMERAL, deadline)
     if not ok then
       return nil, err
     end
@@ -144,8 +145,8 @@ local function read_number(state)
 end
 
 local READERS = {
-  l = function(state) return read_line(state, false) end,
-  L = function(state) return read_line(state, true) end,
+  l = function(state, deadline) return read_line(state, false, deadline) end,
+  L = function(state, deadline) return read_line(state, true, deadline) end,
   a = read_all,
   n = read_number,
 }
@@ -153,8 +154,8 @@ local READERS = {
 -- Raises for what is no format; `index` and `level` tell whose argument it was.
 local function reader_of(fname, index, format, level)
   if type(format) == "number" and format >= 0 and format % 1 == 0 then
-    return function(state)
-      return read_exact(state, format)
+    return function(state, deadline)
+      return read_exact(state, format, deadline)
     end
   end
   local reader = type(format) == "string" and READERS[format:match("^%*?(%a)")]
@@ -164,9 +165,10 @@ local function reader_of(fname, index, format, level)
   return reader
 end
 
-local function readers_of(fname, first, level, ...)
+-- Readers for `n` formats.
+local function readers_of(fname, first, level, n, ...)
   local readers = {}
-  for i = 1, select("#", ...) do
+  for i = 1, n do
     readers[i] = reader_of(fname, first + i - 1, (select(i, ...)), level + 1)
   end
   if #readers == 0 then
@@ -175,18 +177,38 @@ local function readers_of(fname, first, level, ...)
   return readers
 end
 
--- As io's read: one result a format, nil for the first that fails and nothing after it.
-local function read(state, readers)
+-- The last argument of a method may be a table of options: how many come before it and the timeout, or nil
+-- and an error. `index`: of the first argument.
+local function options_of(fname, index, ...)
+  local n = select("#", ...)
+  local last = n > 0 and select(n, ...) or nil
+  if type(last) ~= "table" then
+    return n, false
+  end
+  check.options(fname, index + n - 1, last, check.TIMEOUT, 2)
+  local timeout, err = check.timeout(last, fname)
+  if err then
+    return nil, err
+  end
+  return n - 1, timeout
+end
+
+-- As io's read: one result a format, nil for the first that fails and nothing after it. A read that fails
+-- has consumed nothing.
+local function read(state, readers, timeout)
   local ok, err = usable(state, "read")
   if not ok then
     return nil, err
   end
+  local deadline = link.deadline(timeout)
+  local pos, ahead = state._pos, state._ahead
   local results = { n = 0 }
   for i, reader in ipairs(readers) do
     local value
-    value, err = reader(state)
+    value, err = reader(state, deadline)
     if err then
-      return nil, err
+      state._pos, state._ahead = pos, ahead
+      return nil, link.told(err, timeout)
     end
     results[i], results.n = value, i
     if value == nil then
@@ -197,14 +219,23 @@ local function read(state, readers)
 end
 
 function methods:read(...)
-  return read(state_of(self), readers_of("read", 1, 1, ...))
+  local state = state_of(self)
+  local n, timeout = options_of("read", 1, ...)
+  if not n then
+    return nil, timeout
+  end
+  return read(state, readers_of("read", 1, 1, n, ...), timeout)
 end
 
 function methods:lines(...)
   local state = state_of(self)
-  local readers = readers_of("lines", 1, 1, ...)
+  local n, timeout = options_of("lines", 1, ...)
+  if not n then
+    return nil, timeout
+  end
+  local readers = readers_of("lines", 1, 1, n, ...)
   return iterator.new(function()
-    return read(state, readers)
+    return read(state, readers, timeout)
   end, state)
 end
 
@@ -212,8 +243,13 @@ end
 
 function methods:write(...)
   local state = state_of(self)
+  local n, timeout = options_of("write", 1, ...)
+  if not n then
+    return nil, timeout
+  end
+  local deadline = link.deadline(timeout)
   local ok, err = usable(state, "write")
-  for i = 1, select("#", ...) do
+  for i = 1, n do
     local data = select(i, ...)
     if type(data) == "number" then
       data = tostring(data)
@@ -222,7 +258,7 @@ function methods:write(...)
     end
     if ok and data ~= "" then
       local r
-      r, err = wait.op(state._native:write(state._pos, data), false, "write")
+      r, err = wait.op(state._native:write(state._pos, data), link.left(deadline), "write")
       ok = r ~= nil
       if ok then
         state._ahead = ""
@@ -232,13 +268,13 @@ function methods:write(...)
     end
   end
   if not ok then
-    return failed(state, err, "write")
+    return failed(state, link.told(err, timeout), "write")
   end
   return self
 end
 
-local function size_of(state)
-  local r, err = wait.op(state._native:size(), false, "seek")
+local function size_of(state, timeout)
+  local r, err = wait.op(state._native:size(), timeout, "seek")
   if not r then
     return failed(state, err, "seek")
   end
@@ -252,10 +288,15 @@ local function whole(n)
   return n
 end
 
-function methods:seek(whence, offset)
+function methods:seek(whence, offset, opts)
   local state = state_of(self)
   whence = check.arg("seek", 1, whence, "string?") or "cur"
   offset = check.arg("seek", 2, offset, "integer?") or 0
+  opts = check.options("seek", 3, opts, check.TIMEOUT)
+  local timeout, bad = check.timeout(opts, "seek")
+  if bad then
+    return nil, bad
+  end
   local ok, err = usable(state, "seek")
   if not ok then
     return nil, err
@@ -266,10 +307,10 @@ function methods:seek(whence, offset)
   elseif whence == "cur" then
     base = state._pos
     if state._append and state._moved then
-      base, err = size_of(state)
+      base, err = size_of(state, timeout)
     end
   elseif whence == "end" then
-    base, err = size_of(state)
+    base, err = size_of(state, timeout)
   else
     check.fail("seek", 1, ("invalid option '%s'"):format(whence))
   end
@@ -337,7 +378,7 @@ end
 -- Lines of a file that is closed at the end, as io.lines does it.
 function file.lines(handle, ...)
   local state = state_of(handle)
-  local readers = readers_of("lines", 2, 2, ...)
+  local readers = readers_of("lines", 2, 2, select("#", ...), ...)
   local function stop()
     handle:close()
   end
@@ -353,7 +394,7 @@ end
 
 -- Checks formats before there is a file; the caller's caller is blamed.
 function file.check_formats(fname, first, ...)
-  readers_of(fname, first, 2, ...)
+  readers_of(fname, first, 2, select("#", ...), ...)
 end
 
 return file

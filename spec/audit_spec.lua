@@ -61,4 +61,97 @@ describe("sandbar.audit", function()
     end
     assert.is_true(seen)
   end)
+
+  -- Runs code whose descriptor 1 is a pipe or, with `into`, a file; returns the events by line, and the record.
+  local function lines_of(code, into)
+    local r = helper.run_lua(([[
+      local sandbar = require "sandbar"
+      local sandboxes = sandbar.open { root = %q, linger = 0 }
+      sandbar.assert(sandbar.audit { fd = 1 })
+    ]]):format(helper.root()) .. code, { timeout = 20 })
+    assert.equal("", r.stderr)
+    local text = r.stdout
+    if into then
+      local f = assert(io.open(into, "rb"))
+      text = f:read("*a")
+      f:close()
+    end
+    local lines = {}
+    for line in text:gmatch("[^\n]+") do
+      lines[#lines + 1] = line
+    end
+    return lines, r
+  end
+
+  it("writes to a descriptor, the releases after the end of the Lua state included", function()
+    local lines = lines_of [[
+      local box = sandbar.assert(sandboxes:create_scoped { id = "audited" })
+      sandbar.assert(box:exec("true", { env = { KEY = sandbar.secret("tell nobody") } }))
+      -- neither closed nor destroyed
+    ]]
+    assert.equal(3, #lines)
+    assert.matches('^{"event":"acquire","time":%d+%.%d+,.*"id":"audited"', lines[1])
+    assert.matches('^{"event":"secret",.*"name":"KEY"', lines[2])
+    assert.matches('^{"event":"release",.*"op":"detached","id":"audited"}$', lines[3])
+    assert.is_nil(table.concat(lines):find("tell nobody", 1, true))
+  end)
+
+  it("writes what needs escapes as JSON, and many lines in their order", function()
+    local lines = lines_of [[
+      local audit = require "sandbar.audit"
+      for i = 1, 2000 do
+        audit.emit("test", { n = i, text = "a\"b\\c\n\255\195\164", yes = true })
+      end
+    ]]
+    assert.equal(2000, #lines)
+    for i, line in ipairs(lines) do
+      assert.truthy(line:find(('"n":%d'):format(i), 1, true), line)
+    end
+    assert.truthy(lines[1]:find([["text":"a\"b\\c\u000a\u00ff]] .. "\195\164\"", 1, true), lines[1])
+    assert.truthy(lines[1]:find('"yes":true', 1, true))
+  end)
+
+  it("never waits for a reader, and tells it how much it missed", function()
+    local lines = lines_of [[
+      local audit = require "sandbar.audit"
+      for i = 1, 20000 do
+        audit.emit("test", { n = i, text = ("x"):rep(200) })
+      end
+      sandbar.sleep(0.5)
+      audit.emit("last", {})
+    ]]
+    local last = lines[#lines]
+    assert.matches('"event":"last"', last)
+    for _, line in ipairs(lines) do
+      assert.matches("^{.*}$", line)
+    end
+  end)
+
+  it("writes to a file, and refuses what is not open for writing", function()
+    local path = helper.scratch() .. "/trail"
+    local code = ([[
+      local sandbar = require "sandbar"
+      local ok, err = sandbar.audit { fd = 900 }
+      assert(not ok and err.kind, "taken")
+      ok, err = sandbar.audit { fd = 0 }
+      assert(not ok and err.kind == "InvalidArgument", tostring(err))
+      local audit = require "sandbar.audit"
+      sandbar.assert(sandbar.audit { fd = 1 })
+      for i = 1, 500 do audit.emit("test", { n = i }) end
+      sandbar.assert(sandbar.audit { fd = false })
+      audit.emit("unheard", {})
+    ]])
+    local script = helper.scratch() .. "/trail.lua"
+    local f = assert(io.open(script, "wb"))
+    f:write(code)
+    f:close()
+    local r = helper.shell(("%s %s < /dev/null > %s 2>&1; cat %s; rm %s %s"):format(
+      arg and arg[-1] or "lua", script, path, path, path, script))
+    local n = 0
+    for line in r:gmatch("[^\n]+") do
+      n = n + 1
+      assert.matches(('^{"event":"test",.*"n":%d}$'):format(n), line)
+    end
+    assert.equal(500, n)
+  end)
 end)

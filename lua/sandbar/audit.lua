@@ -49,11 +49,6 @@ function audit.configure(opts)
     return nil, errors.new { kind = "InvalidArgument", op = "audit", message = "fn and fd exclude each other" }
   end
   if opts.fd ~= nil then
-    if not core.audit then
-      return nil, errors.new {
-        kind = "Unsupported", op = "audit", message = "this build writes no audit trail to a descriptor; use fn",
-      }
-    end
     local ok, e = core.audit(opts.fd)
     if not ok then
       return nil, errors.from(e, "audit")

@@ -66,6 +66,7 @@ void sb_lua_open_runtime(lua_State *L)
     sb_lua_open_stream(L);
     sb_lua_open_system(L);
     sb_lua_open_leash(L);
+    sb_lua_open_audit(L);
     lua_pushliteral(L, SB_VERSION);
     lua_setfield(L, -2, "VERSION");
 }

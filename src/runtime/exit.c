@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "audit.h"
 #include "internal.h"
 
 char sb_tmpdir[64] = "/tmp";
@@ -21,6 +22,7 @@ static void at_exit(void)
 {
     sb_release_drain();
     sb_pool_stop();
+    sb_audit_drain();
     sb_loop_stop();
 }
 

@@ -16,6 +16,7 @@ uint64_t sb_generation(void)
 static void prepare(void)
 {
     sb_release_fork_lock();
+    sb_audit_fork_lock();
     sb_secret_fork_lock();
     sb_pool_fork_lock();
     sb_loop_fork_lock();
@@ -26,6 +27,7 @@ static void parent(void)
     sb_loop_fork_unlock();
     sb_pool_fork_unlock();
     sb_secret_fork_unlock();
+    sb_audit_fork_unlock();
     sb_release_fork_unlock();
 }
 
@@ -35,6 +37,7 @@ static void child(void)
     sb_loop_fork_child();
     sb_pool_fork_child();
     sb_release_fork_child();
+    sb_audit_fork_child();
     parent();
 }
 

@@ -55,6 +55,9 @@ void sb_pool_fork_child(void);
 void sb_release_fork_lock(void);
 void sb_release_fork_unlock(void);
 void sb_release_fork_child(void);
+void sb_audit_fork_lock(void);
+void sb_audit_fork_unlock(void);
+void sb_audit_fork_child(void);
 void sb_secret_fork_lock(void);
 void sb_secret_fork_unlock(void);
 

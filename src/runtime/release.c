@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "audit.h"
 #include "internal.h"
 #include "secret.h"
 
@@ -115,6 +116,21 @@ void sb_release_unref(struct sb_release *release)
     free(release);
 }
 
+/* One that nobody waited for: the others are told by who did. */
+static void tell(const struct sb_release *release, const struct sb_error *err)
+{
+    struct sb_audit_line line = {0};
+    if (!sb_audit_on())
+        return;
+    sb_audit_begin(&line, "release");
+    sb_audit_text(&line, "what", release->type->what, strlen(release->type->what));
+    sb_audit_text(&line, "op", "detached", 8);
+    sb_audit_text(&line, "id", release->id, strlen(release->id));
+    if (err->kind != SB_OK)
+        sb_audit_text(&line, "error", err->message, strlen(err->message));
+    sb_audit_end(&line);
+}
+
 /* Takes over the run's and the registry's reference. */
 static void end(struct sb_release *release, const struct sb_error *err)
 {
@@ -131,6 +147,8 @@ static void end(struct sb_release *release, const struct sb_error *err)
         lost = 1;
     }
     pthread_mutex_unlock(&registry.lock);
+    if (op == NULL)
+        tell(release, err);
     while (op != NULL) {
         struct sb_op *next = op->next;
         sb_op_fail(op, err); /* with SB_OK: completes it */

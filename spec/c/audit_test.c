@@ -1,0 +1,128 @@
+/* The audit trail: many threads tell it something, readers that are slow, gone, or files. */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "runtime/audit.h"
+
+#define TELLERS 3
+#define LINES 2000
+
+static void tell(int n)
+{
+    struct sb_audit_line line = {0};
+    sb_audit_begin(&line, "test");
+    sb_audit_number(&line, "n", n);
+    sb_audit_text(&line, "text", "x", 1);
+    sb_audit_end(&line);
+}
+
+static void *tell_many(void *arg)
+{
+    for (int i = 0; i < LINES; i++)
+        tell(*(int *)arg);
+    return NULL;
+}
+
+static void everybody_may_tell(void)
+{
+    pthread_t threads[TELLERS];
+    int ends[2], n[TELLERS], lines = 0;
+    char buf[4096];
+    FILE *in;
+    CHECK(pipe(ends) == 0 && sb_audit_open(ends[1], NULL) == 0);
+    close(ends[1]);
+    for (int i = 0; i < TELLERS; i++) {
+        n[i] = i;
+        CHECK(pthread_create(&threads[i], NULL, tell_many, &n[i]) == 0);
+    }
+    in = fdopen(ends[0], "r");
+    while (lines < TELLERS * LINES && fgets(buf, sizeof buf, in) != NULL) {
+        CHECK(strncmp(buf, "{\"event\":\"test\",\"time\":", 23) == 0);
+        CHECK(strcmp(buf + strlen(buf) - 3, "\"}\n") == 0);
+        lines++;
+    }
+    CHECK(lines == TELLERS * LINES);
+    for (int i = 0; i < TELLERS; i++)
+        pthread_join(threads[i], NULL);
+    CHECK(sb_audit_open(-1, NULL) == 0 && !sb_audit_on());
+    CHECK(fgets(buf, sizeof buf, in) == NULL); /* closed */
+    fclose(in);
+    passed("every thread may tell it something, whole lines come out");
+}
+
+static void a_reader_that_left_is_nobodys_trouble(void)
+{
+    int ends[2];
+    CHECK(pipe(ends) == 0 && sb_audit_open(ends[1], NULL) == 0);
+    close(ends[0]);
+    close(ends[1]);
+    for (int i = 0; i < 5000 && sb_audit_on(); i++)
+        tell(i), usleep(100);
+    CHECK(!sb_audit_on());
+    CHECK(sb_audit_open(-1, NULL) == 0);
+    passed("a reader that left ends the trail, and nothing else");
+}
+
+static void a_slow_reader_is_told_what_it_missed(void)
+{
+    int pair[2];
+    char buf[65536], *whole = calloc(1, 8 << 20);
+    size_t len = 0;
+    CHECK(whole != NULL && socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    CHECK(sb_audit_open(pair[1], NULL) == 0);
+    close(pair[1]);
+    for (int i = 0; i < 60000; i++)
+        tell(i);
+    for (ssize_t n; len < 1 << 20 && (n = read(pair[0], buf, sizeof buf)) > 0; len += (size_t)n)
+        memcpy(whole + len, buf, (size_t)n);
+    tell(-7);
+    CHECK(sb_audit_open(-1, NULL) == 0);
+    for (ssize_t n; (n = read(pair[0], buf, sizeof buf)) > 0; len += (size_t)n)
+        memcpy(whole + len, buf, (size_t)n);
+    CHECK(strstr(whole, "{\"event\":\"missed\",\"count\":") != NULL);
+    CHECK(strstr(whole, "\"n\":-7") != NULL);
+    close(pair[0]);
+    free(whole);
+    passed("nobody waits for a slow reader, which is told how much it missed");
+}
+
+static void a_file_takes_all(void)
+{
+    FILE *file = tmpfile();
+    char buf[4096];
+    int lines = 0;
+    CHECK(file != NULL);
+    for (int round = 0; round < 20; round++) {
+        CHECK(sb_audit_open(fileno(file), NULL) == 0);
+        for (int i = 0; i < 100; i++)
+            tell(i);
+    }
+    CHECK(sb_audit_open(-1, NULL) == 0);
+    for (int i = 0; i < 2000 && lines < 2000; i++) {
+        usleep(5000);
+        rewind(file);
+        for (lines = 0; fgets(buf, sizeof buf, file) != NULL;)
+            lines++;
+    }
+    CHECK(lines == 2000);
+    fclose(file);
+    passed("what was told before the trail was closed still goes to its file");
+}
+
+int main(void)
+{
+    struct sb_error err;
+    signal(SIGPIPE, SIG_IGN); /* the test's own */
+    sb_loop_pin();
+    CHECK(sb_audit_open(12345, &err) != 0 && err.sys == EBADF);
+    everybody_may_tell();
+    a_reader_that_left_is_nobodys_trouble();
+    a_slow_reader_is_told_what_it_missed();
+    a_file_takes_all();
+    return 0;
+}

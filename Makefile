@@ -193,9 +193,13 @@ $(B)/c/%: $(O)/spec/c/%.o $(O)/libcore.a
 	$(call show,link)$(CC) -o $@ $< $(O)/libcore.a -pthread -ldl $(SANITIZE) $(LDFLAGS)
 # Programs the specs use: what bounds a suite, a web server, attacks tried from inside a sandbox.
 SPEC_PROGRAMS := $(patsubst spec/support/%.c,build/spec/%,$(wildcard spec/support/*.c)) \
-	$(patsubst spec/escape/%.c,build/spec/%,$(wildcard spec/escape/*.c))
+	$(patsubst spec/escape/%.c,build/spec/%,$(wildcard spec/escape/*.c)) \
+	$(patsubst spec/support/preload/%.c,build/spec/%.so,$(wildcard spec/support/preload/*.c))
 .PHONY: spec-programs
 spec-programs: $(SPEC_PROGRAMS)
+build/spec/%.so: spec/support/preload/%.c
+	@mkdir -p $(@D)
+	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -fPIC -shared -o $@ $< -ldl
 build/spec/%: spec/support/%.c
 	@mkdir -p $(@D)
 	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<

@@ -235,11 +235,15 @@ static void give_up(struct sb_client *client, const struct sb_error *err)
 
 static void try_connect(struct sb_client *client);
 
+static void start_one(struct sb_client *client);
+
 static void started(struct sb_start *start, const struct sb_error *err)
 {
     struct sb_client *client =
         (struct sb_client *)((char *)start - offsetof(struct sb_client, start));
-    if (err != NULL)
+    if (err != NULL && err->kind == SB_ERR_START_FAILED && start->len == 0)
+        start_one(client); /* it was killed before it could say a word */
+    else if (err != NULL)
         give_up(client, err);
     else
         try_connect(client);

@@ -29,6 +29,7 @@
 
 #include "filter.h"
 #include "raw.h"
+#include "slot.h"
 
 /* Capabilities that root inside keeps (engine: nothing that reaches beyond files and ids). */
 static const unsigned char kept_caps[] = {
@@ -383,6 +384,7 @@ int sb_birth_start(struct sb_birth *b)
     b->pid = 0;
     b->pidfd = -1;
     choose_clone_at(b);
+    sb_slot_settle();
     long pid = sb_raw_clone3(&args, sizeof args, stage, b);
     if (pid < 0) {
         b->err = (int)-pid;

@@ -211,7 +211,7 @@ int sb_boot_create(struct sb_box *b, struct sb_failure *f)
     int used = sb_spare_use(b, f);
     if (used != 0)
         return used < 0 ? -1 : 0;
-    struct sb_slot *s = sb_slot_take(plain, f);
+    struct sb_slot *s = sb_slot_take(f);
     if (s == NULL)
         return -1;
     int rc = plain && s->dir_name[0] != '\0' ? create_prepared(b, s, f, &made)
@@ -248,7 +248,7 @@ int sb_boot_resume(struct sb_box *b, struct sb_failure *f)
     b->env.len = b->env.data != NULL ? n : 0;
     if (b->env.data == NULL && errno != ENOENT)
         return sb_failed_errno(f, "env", "cannot read");
-    struct sb_slot *s = sb_slot_take(false, f);
+    struct sb_slot *s = sb_slot_take(f);
     if (s == NULL)
         return -1;
     int rc = sb_template_open(&t, b->rec.base != NULL ? b->rec.base : "", b->rec.rootfs, f);

@@ -176,7 +176,7 @@ int sb_cgroup_make(struct sb_cgroup *g, uid_t root)
         return -1;
     }
     g->dir = sb_lift(openat(cg.top, g->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (g->dir < 0 || add_leaves(g, NULL, 0) < 0) {
+    if (g->dir < 0) {
         int err = errno;
         sb_cgroup_remove(g);
         errno = err;

@@ -24,7 +24,7 @@ bool sb_cgroup_have(void);
 /* Finds the v2 mount and moves the supervisor into a group of its own at its root. */
 void sb_cgroup_start(void);
 void sb_cgroup_leave(void);
-/* With the first leaves; 0 or -1 and errno. */
+/* Without leaves yet; 0 or -1 and errno. */
 int sb_cgroup_make(struct sb_cgroup *g, uid_t root);
 /* SB_LEAVES_FIRST more leaves in `fd`, first those whose `n` numbers pid 1 gives back: removed and
  * made anew. */

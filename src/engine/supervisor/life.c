@@ -234,7 +234,7 @@ void sb_life_watch_owner(struct sb_box *b, int pidfd)
 
 struct tick {
     int64_t now, due; /* real time */
-    bool needed;
+    bool needed, answering;
 };
 
 static void expire(struct sb_box *b)
@@ -269,6 +269,7 @@ static void tick_box(struct sb_box *b, void *arg)
     if (live && b->step_due_ms != 0 && b->step_due_ms <= t->now)
         patience_ended(b);
     int64_t end = b->rec.deadline_ms - sup.clock_offset_ms;
+    t->answering = t->answering || (live && b->fresh && b->rec.state == SB_BOX_RUNNING);
     if (live && b->rec.state == SB_BOX_RUNNING && b->rec.deadline_ms != 0 && end <= t->now &&
         !b->dying) {
         expire(b);
@@ -293,12 +294,20 @@ static int64_t earlier(int64_t a, int64_t b)
 /* Without a linger we would be gone before the caller that started us has connected. */
 #define FIRST_CALLER_MS 5000
 
+static bool answering;
+
+bool sb_life_answering(void)
+{
+    return answering;
+}
+
 int64_t sb_life_tick(void)
 {
     static int64_t idle_since = -1, swept;
     static bool served; /* whoever started us has come */
-    struct tick t = {sb_real_ms(), INT64_MAX, false};
+    struct tick t = {sb_real_ms(), INT64_MAX, false, false};
     sb_box_each(tick_box, &t);
+    answering = t.answering;
     if (sb_cgroup_unswept() && t.now - swept >= SWEEP_MS) {
         sb_cgroup_sweep(NULL);
         swept = t.now;

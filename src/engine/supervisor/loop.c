@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/mount.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -13,9 +14,9 @@
 #include "sup.h"
 #include "trash.h"
 
-/* Idle work starts after this much silence: a create under way answers sooner than that, and would have
- * to wait for the end of whatever was begun. */
-enum { BATCH = 32, GRAVES = 256, LATES = 128, SILENCE_MS = 5 };
+/* Stocks are filled at once, one short step after each look for events; while pid 1 of a create has its
+ * set-up before it, not for ANSWER_MS. What may take long waits for SILENCE_MS. */
+enum { BATCH = 32, GRAVES = 256, LATES = 128, ANSWER_MS = 1, SILENCE_MS = 5 };
 
 static struct {
     int epoll;
@@ -85,13 +86,27 @@ void sb_loop_bury(void *memory)
         loop.grave[loop.graves++] = memory; /* a batch of 32 events cannot fill it: else it leaks */
 }
 
+/* Detached mounts, dissolved as one: for each dissolution the kernel waits for all processors. Where one
+ * cannot be put onto another (before Linux 6.15) each is its own. */
+static void close_lates(void)
+{
+    for (int i = 1; i < loop.lates; i++) {
+        move_mount(loop.late[i], "", loop.late[0], "",
+                   MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+        close(loop.late[i]);
+    }
+    if (loop.lates > 0)
+        close(loop.late[0]);
+    loop.lates = 0;
+}
+
 void sb_loop_close_later(int *fd)
 {
     int keep = errno;
-    if (*fd >= 0 && loop.lates < LATES)
+    if (loop.lates == LATES)
+        close_lates();
+    if (*fd >= 0)
         loop.late[loop.lates++] = *fd;
-    else
-        sb_close(fd);
     *fd = -1;
     errno = keep;
 }
@@ -112,6 +127,14 @@ static void arm_timer(int64_t due_ms)
     timerfd_settime(loop.timer.fd, TFD_TIMER_ABSTIME, &t, NULL);
 }
 
+static void fill_stocks(void)
+{
+    if (sb_spare_wanted())
+        sb_spare_make();
+    else if (sb_slot_wanted())
+        sb_slot_refill();
+}
+
 void sb_loop_run(void)
 {
     struct epoll_event ev[BATCH];
@@ -120,9 +143,13 @@ void sb_loop_run(void)
         arm_timer(sb_life_tick());
         if (sup.leaving)
             break;
-        bool busy = sb_slot_wanted() || sb_spare_wanted() || sb_trash_wanted() || loop.lates > 0;
-        int n = epoll_wait(loop.epoll, ev, BATCH, !busy ? -1 : silent ? 0 : SILENCE_MS);
-        silent = n == 0;
+        bool fill = sb_slot_wanted() || sb_spare_wanted();
+        bool idle_work = sb_trash_wanted() || loop.lates > 0;
+        int wait_ms = fill        ? (sb_life_answering() ? ANSWER_MS : 0)
+                      : idle_work ? (silent ? 0 : SILENCE_MS)
+                                  : -1;
+        int n = epoll_wait(loop.epoll, ev, BATCH, wait_ms);
+        silent = n == 0 && !fill;
         for (int i = 0; i < n; i++) {
             struct sb_source *src = ev[i].data.ptr;
             if (src->fd >= 0)
@@ -130,15 +157,12 @@ void sb_loop_run(void)
         }
         while (loop.graves > 0)
             free(loop.grave[--loop.graves]);
-        if (n > 0 || !busy)
-            continue;
-        while (loop.lates > 0)
-            close(loop.late[--loop.lates]);
-        if (sb_slot_wanted())
-            sb_slot_refill();
-        else if (sb_spare_wanted())
-            sb_spare_make();
-        else if (sb_trash_wanted())
-            sb_trash_start();
+        if (fill && (n == 0 || wait_ms == 0))
+            fill_stocks();
+        else if (n == 0 && idle_work) {
+            close_lates();
+            if (sb_trash_wanted())
+                sb_trash_start();
+        }
     }
 }

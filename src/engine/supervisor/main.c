@@ -251,11 +251,7 @@ static int begin(struct sb_failure *f)
         return -1;
     sb_adopt_all();
     /* Whatever this machine refuses shall be said now, once. */
-    struct sb_slot *s = sb_slot_take(true, f);
-    if (s == NULL)
-        return -1;
-    sb_slot_drop(s);
-    return bind_socket(f);
+    return sb_slot_first(f) < 0 ? -1 : bind_socket(f);
 }
 
 int main(int argc, char **argv)

@@ -7,10 +7,12 @@
 #include <linux/futex.h>
 #include <linux/sched.h>
 #include <net/if.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -34,15 +36,23 @@ static struct {
     int boot_dir; /* a tmpfs of our own for the boot_id files */
 } pool = {.boot_dir = -1};
 
-/* Shared with the maker, which lives only inside make_namespaces. */
-struct maker {
+/* Shared with the maker, from start_maker to end_maker. */
+static struct maker {
     int user, net;
+    int pidfd; /* -1: there is none */
     bool single;
     volatile int go;
     const char *volatile step;
     volatile int err;
     char stack[SB_STACK] __attribute__((aligned(16)));
-};
+} maker = {.pidfd = -1};
+
+/* The slot that is being made, in steps: none takes longer than a request may wait for it. */
+static struct {
+    struct sb_slot *slot; /* NULL: none */
+    int step;
+    struct sb_source ended; /* the maker, while nothing is left to do but wait for it */
+} under = {.ended = {.fd = -1}};
 
 void sb_slot_map(int range, struct sb_idmap *map)
 {
@@ -203,39 +213,49 @@ static int write_maps(pid_t pid, const struct sb_idmap *map)
     return 0;
 }
 
-static int make_namespaces(struct sb_slot *s, struct sb_failure *f)
+/* Starts the process that makes A and its network; end_maker waits for it. Meanwhile the shared memory
+ * is dumpable on and off, hence no stage may run (sb_slot_settle). */
+static int start_maker(struct sb_slot *s, struct sb_failure *f)
 {
-    static struct maker m;
+    int pidfd = -1;
     struct clone_args args = {
-        .flags = CLONE_VM | CLONE_FILES | CLONE_CLEAR_SIGHAND | CLONE_NEWUSER,
-        .stack = (uint64_t)(uintptr_t)m.stack,
+        .flags = CLONE_VM | CLONE_FILES | CLONE_CLEAR_SIGHAND | CLONE_PIDFD | CLONE_NEWUSER,
+        .pidfd = (uint64_t)(uintptr_t)&pidfd,
+        .stack = (uint64_t)(uintptr_t)maker.stack,
         .stack_size = SB_STACK,
     };
     struct sb_idmap map;
-    siginfo_t info = {0};
     sb_slot_map(s->range, &map);
-    m.user = m.net = -1;
-    m.single = sup.mode == SB_MODE_SINGLE;
-    m.go = m.err = 0;
-    m.step = "clone";
+    maker.user = maker.net = -1;
+    maker.single = sup.mode == SB_MODE_SINGLE;
+    maker.go = maker.err = 0;
+    maker.step = "clone";
     /* The files of its /proc directory belong to nobody we are while the memory is undumpable. */
     prctl(PR_SET_DUMPABLE, 1);
-    long pid = sb_raw_clone3(&args, sizeof args, make_inside, &m);
-    int rc = pid < 0 ? (int)pid : write_maps((pid_t)pid, &map);
-    if (pid > 0) {
-        m.go = rc < 0 ? -1 : 1;
-        sb_sys(futex, &m.go, FUTEX_WAKE_PRIVATE, 1);
-        while (waitid(P_PID, (id_t)pid, &info, WEXITED | __WALL) < 0 && errno == EINTR)
-            ;
+    long pid = sb_raw_clone3(&args, sizeof args, make_inside, &maker);
+    if (pid < 0) {
+        prctl(PR_SET_DUMPABLE, 0);
+        return sb_failed(f, NULL, (int)-pid, "slot", "cannot make a user namespace");
     }
+    int rc = write_maps((pid_t)pid, &map);
+    maker.go = rc < 0 ? -1 : 1;
+    sb_sys(futex, &maker.go, FUTEX_WAKE_PRIVATE, 1);
+    maker.pidfd = pidfd;
+    return rc < 0 ? sb_failed(f, NULL, -rc, "slot maps", "cannot make a user namespace") : 0;
+}
+
+static int end_maker(struct sb_slot *s, struct sb_failure *f)
+{
+    siginfo_t info = {0};
+    sb_loop_drop(&under.ended);
+    while (waitid(P_PIDFD, (id_t)maker.pidfd, &info, WEXITED | __WALL) < 0 && errno == EINTR)
+        ;
+    sb_close(&maker.pidfd);
     prctl(PR_SET_DUMPABLE, 0);
-    s->user = m.user;
-    s->net = m.net;
-    if (rc < 0)
-        return sb_failed(f, NULL, -rc, pid < 0 ? "slot" : "slot maps",
-                         "cannot make a user namespace");
+    s->user = maker.user;
+    s->net = maker.net;
     if (info.si_code != CLD_EXITED || info.si_status != 0)
-        return sb_failed(f, NULL, m.err, "slot", "%s", m.step);
+        return sb_failed(f, NULL, maker.err, "slot", "%s", maker.step);
     return 0;
 }
 
@@ -390,7 +410,7 @@ void sb_layers_close(struct sb_layers *l)
 }
 
 /* Names carry the supervisor's random part: a directory of a killed one is never taken for ours. */
-static int prepare(struct sb_slot *s, struct sb_failure *f)
+static int make_directory(struct sb_slot *s, struct sb_failure *f)
 {
     uint64_t r;
     sb_random(&r, sizeof r);
@@ -402,8 +422,7 @@ static int prepare(struct sb_slot *s, struct sb_failure *f)
     s->dir = openat(sup.prepared, s->dir_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (s->dir < 0)
         return sb_failed_errno(f, "directory", "open");
-    if (sb_slot_make_dirs(s->dir, &sb_base, f) < 0 ||
-        sb_layers_make(&s->layers, s, s->dir, &sb_base, false, f) < 0)
+    if (sb_slot_make_dirs(s->dir, &sb_base, f) < 0)
         return -1;
     s->listener = sb_slot_listen(s->dir);
     if (s->listener < 0)
@@ -413,7 +432,40 @@ static int prepare(struct sb_slot *s, struct sb_failure *f)
     return s->record < 0 || s->note < 0 ? sb_failed_errno(f, "record", "create") : 0;
 }
 
-static struct sb_slot *make(bool prepared, struct sb_failure *f)
+static int make_group(struct sb_slot *s, struct sb_failure *f)
+{
+    return sb_cgroup_make(&s->group, sb_slot_root(s->range)) < 0
+               ? sb_failed_errno(f, "cgroup", "cannot make a control group")
+               : 0;
+}
+
+static int make_leaves(struct sb_slot *s, struct sb_failure *f)
+{
+    return sb_cgroup_have() && sb_cgroup_more(&s->group, NULL, 0) < 0
+               ? sb_failed_errno(f, "cgroup", "cannot make a control group")
+               : 0;
+}
+
+static int make_devices(struct sb_slot *s, struct sb_failure *f)
+{
+    s->device = sb_mounts_device();
+    return s->device < 0 || make_boot_id(s) < 0
+               ? sb_failed_errno(f, "devices", s->device < 0 ? "clone" : "boot id")
+               : 0;
+}
+
+static int make_layers(struct sb_slot *s, struct sb_failure *f)
+{
+    return sb_layers_make(&s->layers, s, s->dir, &sb_base, false, f);
+}
+
+/* The maker's time is used for all that does not need its namespaces. */
+static int (*const step[])(struct sb_slot *, struct sb_failure *) = {
+    start_maker, make_group, make_leaves, make_devices, make_directory, end_maker, make_layers,
+};
+enum { STEPS = sizeof step / sizeof *step, WAIT_STEP = 5 };
+
+static struct sb_slot *begin(struct sb_failure *f)
 {
     struct sb_slot *s = calloc(1, sizeof *s);
     if (s == NULL) {
@@ -429,33 +481,60 @@ static struct sb_slot *make(bool prepared, struct sb_failure *f)
         free(s);
         return NULL;
     }
-    if (make_namespaces(s, f) < 0)
-        goto fail;
-    if (sb_cgroup_make(&s->group, sb_slot_root(s->range)) < 0) {
-        sb_failed_errno(f, "cgroup", "cannot make a control group");
-        goto fail;
-    }
-    s->device = sb_mounts_device();
-    if (s->device < 0 || make_boot_id(s) < 0) {
-        sb_failed_errno(f, "devices", s->device < 0 ? "clone" : "boot id");
-        goto fail;
-    }
-    if (prepared && prepare(s, f) < 0)
-        goto fail;
+    under.step = 0;
     return s;
-fail:
-    sb_slot_drop(s);
-    return NULL;
 }
 
-struct sb_slot *sb_slot_take(bool prepared, struct sb_failure *f)
+/* One step of the slot under way: 1 more to come, 0 it is whole, -1 it is no more. */
+static int go_on(struct sb_failure *f)
+{
+    struct sb_slot *s = under.slot;
+    if (step[under.step](s, f) == 0) {
+        if (++under.step < STEPS)
+            return 1;
+        under.slot = NULL;
+        return 0;
+    }
+    struct sb_failure ignored;
+    if (maker.pidfd >= 0)
+        end_maker(s, &ignored);
+    under.slot = NULL;
+    sb_slot_drop(s);
+    return -1;
+}
+
+struct sb_slot *sb_slot_take(struct sb_failure *f)
 {
     struct sb_slot *s = pool.first;
+    if (s != NULL) {
+        pool.first = s->next;
+        pool.count--;
+        return s;
+    }
+    if (under.slot == NULL)
+        under.slot = begin(f);
+    s = under.slot;
+    int rc = s != NULL ? 1 : -1;
+    while (rc > 0)
+        rc = go_on(f);
+    return rc == 0 ? s : NULL;
+}
+
+int sb_slot_first(struct sb_failure *f)
+{
+    struct sb_slot *s = sb_slot_take(f);
     if (s == NULL)
-        return make(prepared, f);
-    pool.first = s->next;
-    pool.count--;
-    return s;
+        return -1;
+    pool.first = s;
+    pool.count = 1;
+    return 0;
+}
+
+void sb_slot_settle(void)
+{
+    struct sb_failure f;
+    while (maker.pidfd >= 0)
+        go_on(&f);
 }
 
 void sb_slot_drop(struct sb_slot *s)
@@ -477,9 +556,22 @@ void sb_slot_drop(struct sb_slot *s)
     free(s);
 }
 
+static void maker_ended(struct sb_source *src, uint32_t events)
+{
+    (void)events;
+    sb_loop_drop(src);
+}
+
 bool sb_slot_wanted(void)
 {
+    if (under.slot != NULL)
+        return under.ended.fd < 0;
     return pool.count < SB_POOL && !sup.leaving && sb_real_ms() >= pool.retry_ms;
+}
+
+bool sb_slot_settled(void)
+{
+    return maker.pidfd < 0;
 }
 
 int64_t sb_slot_due_ms(void)
@@ -487,14 +579,29 @@ int64_t sb_slot_due_ms(void)
     return pool.count < SB_POOL && pool.retry_ms != 0 ? pool.retry_ms : INT64_MAX;
 }
 
+/* Whether it pays to come back: the step that waits for the maker is put off until it has ended. */
+static bool maker_done(void)
+{
+    struct pollfd p = {maker.pidfd, POLLIN, 0};
+    if (poll(&p, 1, 0) != 0)
+        return true;
+    int fd = fcntl(maker.pidfd, F_DUPFD_CLOEXEC, SB_FD_END);
+    return fd < 0 || sb_loop_add(&under.ended, fd, EPOLLIN, maker_ended) < 0;
+}
+
 void sb_slot_refill(void)
 {
     struct sb_failure f;
-    struct sb_slot *s = make(true, &f);
-    if (s == NULL) {
-        pool.retry_ms = sb_real_ms() + 1000;
+    if (under.slot == NULL)
+        under.slot = begin(&f);
+    struct sb_slot *s = under.slot;
+    if (s != NULL && under.step == WAIT_STEP && !maker_done())
         return;
-    }
+    int rc = s != NULL ? go_on(&f) : -1;
+    if (rc < 0)
+        pool.retry_ms = sb_real_ms() + 1000;
+    if (rc != 0)
+        return;
     s->next = pool.first;
     pool.first = s;
     pool.count++;
@@ -502,6 +609,12 @@ void sb_slot_refill(void)
 
 void sb_slot_drain(void)
 {
+    struct sb_failure f;
+    while (under.slot != NULL) {
+        struct sb_slot *s = under.slot;
+        if (go_on(&f) == 0)
+            sb_slot_drop(s);
+    }
     while (pool.first != NULL) {
         struct sb_slot *s = pool.first;
         pool.first = s->next;

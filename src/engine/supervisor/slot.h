@@ -16,8 +16,8 @@ struct sb_layers {
     int trees;
 };
 
-/* One outer namespace A with its network, used by one sandbox and never again. Made and dropped by
- * the loop; sb_slot_take hands one out, sb_slot_drop ends it. What a sandbox takes over is set to -1
+/* One outer namespace A with its network, used by one sandbox and never again. Made step by step and
+ * dropped by the loop; sb_slot_take hands one out, sb_slot_drop ends it. What a sandbox takes over is set to -1
  * (descriptors), "" (names) or moved out first. */
 struct sb_slot {
     struct sb_slot *next;
@@ -48,11 +48,15 @@ void sb_slot_reserve(int range, bool used); /* for adopted sandboxes */
 uid_t sb_slot_root(int range);              /* as root: what root inside is called outside */
 
 /* From the pool, or made now. NULL: see *f. */
-struct sb_slot *sb_slot_take(bool prepared, struct sb_failure *f);
-void sb_slot_drop(struct sb_slot *s); /* its range stays reserved unless still in s->range */
+struct sb_slot *sb_slot_take(struct sb_failure *f);
+int sb_slot_first(struct sb_failure *f); /* the pool's first, at the start */
+void sb_slot_drop(struct sb_slot *s);    /* its range stays reserved unless still in s->range */
 bool sb_slot_wanted(void);
 int64_t sb_slot_due_ms(void); /* when a failed refill is tried again */
-void sb_slot_refill(void);
+void sb_slot_refill(void);    /* one step */
+/* A process of the slot under way shares our memory and cannot bear a stage beside it. */
+bool sb_slot_settled(void);
+void sb_slot_settle(void); /* waits for its end */
 void sb_slot_drain(void);
 int sb_slot_pooled(void);
 void sb_slot_booted(const char *boot); /* the file behind a boot_id needs its name no more */

@@ -36,7 +36,8 @@ int sb_spare_count(void)
 
 bool sb_spare_wanted(void)
 {
-    return count(false) < SB_SPARES && !sup.leaving && sb_real_ms() >= spares.retry_ms;
+    return count(false) < SB_SPARES && !sup.leaving && sb_slot_pooled() > 0 && sb_slot_settled() &&
+           sb_real_ms() >= spares.retry_ms;
 }
 
 int64_t sb_spare_due_ms(void)
@@ -54,7 +55,7 @@ static void release(struct sb_box *b)
 void sb_spare_make(void)
 {
     struct sb_failure f;
-    struct sb_slot *s = sb_slot_take(true, &f);
+    struct sb_slot *s = sb_slot_take(&f);
     char id[sizeof s->dir_name + 1];
     spares.retry_ms = sb_real_ms() + RETRY_MS;
     if (s == NULL)
@@ -133,6 +134,9 @@ static void transplant(struct sb_box *b, struct sb_box *from)
     b->record = from->record;
     from->record = -1;
     b->greeted = from->greeted;
+    b->birth = from->birth;
+    from->birth = NULL;
+    b->why = from->why;
     b->clone_at = from->clone_at;
     b->rec.range = from->rec.range;
     from->rec.range = -1;
@@ -147,13 +151,22 @@ static void transplant(struct sb_box *b, struct sb_box *from)
     memcpy(b->rec.group, from->rec.group, sizeof b->rec.group);
 }
 
+/* The one that is ready, else one that will be sooner than any that is begun now. */
+static struct sb_box *choose(void)
+{
+    struct sb_box *best = NULL;
+    for (int i = 0; i < SB_SPARES; i++) {
+        struct sb_box *b = spares.box[i];
+        if (b != NULL && !b->dying && (best == NULL || (b->greeted && !best->greeted)))
+            best = b;
+    }
+    return best;
+}
+
 int sb_spare_use(struct sb_box *b, struct sb_failure *f)
 {
-    struct sb_box *from = NULL;
-    for (int i = 0; i < SB_SPARES && from == NULL; i++)
-        if (spares.box[i] != NULL && spares.box[i]->greeted && !spares.box[i]->dying)
-            from = spares.box[i];
-    if (from == NULL || !fits(&b->rec))
+    struct sb_box *from = fits(&b->rec) ? choose() : NULL;
+    if (from == NULL)
         return 0;
     if (renameat2(sup.prepared, from->rec.id + 1, sup.boxes, b->rec.id, RENAME_NOREPLACE) < 0)
         return sb_boot_taken(b, f);
@@ -171,6 +184,7 @@ int sb_spare_use(struct sb_box *b, struct sb_failure *f)
         }
     }
     b->step_due_ms = sb_real_ms() + SET_UP_MS;
-    sb_guest_set_up(b);
+    if (b->greeted)
+        sb_guest_set_up(b); /* else once it says hello */
     return 1;
 }

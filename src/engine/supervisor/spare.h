@@ -5,7 +5,7 @@
 
 #include "box.h"
 
-enum { SB_SPARES = 3 };
+enum { SB_SPARES = 4 };
 
 /* A spare is an entry of the table with `spare` set, state creating and "." before the name of its
  * directory below <root>/v1/p as its id: no request can name it. */
@@ -17,8 +17,8 @@ void sb_spare_ready(struct sb_box *b); /* its pid 1 said hello */
 void sb_spare_ended(struct sb_box *b); /* its pid 1 is gone: nothing stays */
 void sb_spare_drain(void);             /* ends all, waits for it */
 
-/* Makes `b`, a create's new entry, of a ready spare: 1; 0: none, or none that fits; -1: see *f, and
- * nothing stays. */
+/* Makes `b`, a create's new entry, of a spare: 1; 0: none, or none that fits; -1: see *f, and nothing
+ * stays. */
 int sb_spare_use(struct sb_box *b, struct sb_failure *f);
 
 #endif

@@ -209,9 +209,11 @@ int sb_template_start(struct sb_failure *f)
     sb_base.dir = sb_lift(openat(sup.templates, sb_base.name, O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (sb_base.dir >= 0)
         return 0;
-    /* life.lock is held: leftovers of an interrupted build are nobody's. */
-    snprintf(work, sizeof work, ".%s", sb_base.name);
-    sb_trash_put(sup.templates, work);
+    /* A random name: ext4 chooses the place on the disk by it (main.c), and every state root has this
+     * template. */
+    uint64_t r;
+    sb_random(&r, sizeof r);
+    snprintf(work, sizeof work, ".%016llx", (unsigned long long)r);
     if (mkdirat(sup.templates, work, 0700) < 0)
         return sb_failed_errno(f, "base template", "mkdir");
     sb_autofd int dir = openat(sup.templates, work, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -233,10 +235,14 @@ void sb_template_prune(bool (*used)(const char *name))
         sb_close(&copy);
         return;
     }
-    for (struct dirent *e; (e = readdir(d)) != NULL;)
-        if (strncmp(e->d_name, "base-", 5) == 0 && strcmp(e->d_name, sb_base.name) != 0 &&
-            !used(e->d_name))
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        /* life.lock is held: leftovers of an interrupted build are nobody's. */
+        bool leftover = e->d_name[0] == '.' && e->d_name[1] != '.' && e->d_name[1] != '\0';
+        bool old = strncmp(e->d_name, "base-", 5) == 0 && strcmp(e->d_name, sb_base.name) != 0 &&
+                   !used(e->d_name);
+        if (leftover || old)
             sb_trash_put(sup.templates, e->d_name);
+    }
     closedir(d);
 }
 

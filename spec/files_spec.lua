@@ -77,6 +77,48 @@ describe("box.files", function()
     end)
   end)
 
+  it("gives a file the mode that was asked for, however it is written", function()
+    with_box(function(files)
+      local function pieces(data)
+        return function()
+          local all = data
+          data = nil
+          return all
+        end
+      end
+      for i, data in ipairs { "small", ("x"):rep(200000), pieces("piece") } do
+        for _, how in ipairs { { atomic = false }, { flag = "a" }, {} } do
+          local name = ("f%d"):format(i)
+          files:write(name, "there", { mode = "644" })
+          how.mode = "600"
+          local entry = sandbar.assert(files:write(name, type(data) == "function" and pieces("piece") or data, how))
+          assert.equal("600", entry.mode)
+          how.mode = nil
+          entry = sandbar.assert(files:write(name, type(data) == "function" and pieces("piece") or data, how))
+          assert.equal("600", entry.mode)
+          files:remove(name)
+          how.mode = "666"
+          entry = sandbar.assert(files:write(name, type(data) == "function" and pieces("piece") or data, how))
+          assert.equal("666", entry.mode)
+        end
+      end
+    end)
+  end)
+
+  it("reads no file of any size: 256 MiB unless max says more", function()
+    inside.with_box(sandboxes, function(box)
+      sandbar.assert(box:exec("truncate -s 6G sparse; truncate -s 270M less", { check = true }))
+      for _, name in ipairs { "sparse", "less" } do
+        local data, err = box.files:read(name)
+        assert.is_nil(data)
+        assert.equal("LimitExceeded", err.kind)
+        assert.equal(268435456, err.limit)
+      end
+      local _, err = box.files:read("less", { max = 1000 })
+      assert.equal(1000, err.limit)
+    end)
+  end)
+
   it("tells each entry's fate in write_many", function()
     with_box(function(files)
       local entries = sandbar.assert(files:write_many { { path = "a", data = "1" }, { path = "d/b", data = "" } })

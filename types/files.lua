@@ -18,7 +18,7 @@
 ---@field timeout? sandbar.Timeout
 
 ---@class sandbar.WriteOptions: sandbar.FileOptions
----@field mode? string|integer "644"; integers are raw bits
+---@field mode? string|integer "644"; integers are raw bits. Applied also to what is there; without it that keeps its own
 ---@field flag? "w"|"wx"|"a" "wx": AlreadyExists if it is there; "a" appends
 ---@field atomic? boolean a temporary file beside it, renamed (default true; false truncates in place)
 ---@field owner? string "name" or "name:group": gives the file away
@@ -37,8 +37,9 @@
 ---@class sandbar.Files
 local Files = {}
 
+--- The whole file. One of more than `max` bytes is LimitExceeded, and nothing of it has been read.
 ---@param path string
----@param options? sandbar.FileOptions|{ max?: integer }
+---@param options? sandbar.FileOptions|{ max?: integer } (default 256 MiB)
 ---@return string? data
 ---@return sandbar.Error? err NotFound, LimitExceeded, ...
 function Files:read(path, options) end

@@ -71,6 +71,18 @@ local function type_name(v)
   return type(v)
 end
 
+--- Can it be read like a file of Lua's?
+function check.readable(value)
+  local kind = type(value)
+  if kind ~= "userdata" and kind ~= "table" then
+    return false
+  end
+  local ok, method = pcall(function()
+    return value.read
+  end)
+  return ok and type(method) == "function"
+end
+
 --- Raises "bad argument #index to 'fname' (why)".
 function check.fail(fname, index, why, level)
   error(("bad argument #%d to '%s' (%s)"):format(index, fname, why), (level or 1) + 2)

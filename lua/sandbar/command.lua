@@ -1,6 +1,7 @@
 -- A command and its options as the engine's exec request. Everything travels as data: nothing given
 -- here is ever put into a shell's text.
 
+local check = require "sandbar.check"
 local errors = require "sandbar.errors"
 local duration = require "sandbar.duration"
 local values = require "sandbar.local.values"
@@ -139,18 +140,6 @@ local function output_mode(name, value, allow_tail)
   return mode
 end
 
--- Can this be read like a file?
-local function is_file(value)
-  local kind = type(value)
-  if kind ~= "userdata" and kind ~= "table" then
-    return false
-  end
-  local ok, method = pcall(function()
-    return value.read
-  end)
-  return ok and type(method) == "function"
-end
-
 -- A function that gives the next piece of input, or nil and the whole as a string, or neither.
 function command.source(stdin, fname)
   local kind = type(stdin)
@@ -160,7 +149,7 @@ function command.source(stdin, fname)
     return nil, stdin
   elseif kind == "function" then
     return stdin, nil
-  elseif is_file(stdin) then
+  elseif check.readable(stdin) then
     return function()
       return stdin:read(65536)
     end, nil

@@ -31,6 +31,11 @@ function filecall.schema(extra)
   return out
 end
 
+-- A yes or no as the engine has it.
+function filecall.flag(value)
+  return value and 1 or 0
+end
+
 function filecall.invalid(op, path, message)
   return nil, errors.new { kind = "InvalidArgument", op = op, path = path, message = message }
 end

@@ -11,7 +11,7 @@ local record = require "sandbar.record"
 require "sandbar.transfer" -- upload and download
 require "sandbar.writing" -- write and write_many
 
-local WHOLE = 2 ^ 40 -- read() takes files up to this unless max says less
+local WHOLE = 268435456 -- bytes that read() takes unless max says how many
 
 -- open(2)'s flags, the same on every machine the engine runs on.
 local O_WRONLY, O_RDWR, O_CREAT, O_EXCL, O_TRUNC, O_APPEND = 1, 2, 64, 128, 512, 1024
@@ -21,9 +21,7 @@ local begin, call, request = filecall.begin, filecall.call, filecall.request
 local check_path, invalid = filecall.check_path, filecall.invalid
 local mode_bits, schema = filecall.mode_bits, filecall.schema
 
-local function flag(value)
-  return value and 1 or 0
-end
+local flag = filecall.flag
 
 -- ---- reading ----
 
@@ -40,9 +38,10 @@ function methods:read(path, opts)
     return nil, fields
   end
   local r
-  r, err = call(state, "read", timeout, "read_all", fields, opts.max or WHOLE)
+  local max = opts.max or WHOLE
+  r, err = call(state, "read", timeout, "read_all", fields, max)
   if not r then
-    return nil, err
+    return nil, err.kind == "LimitExceeded" and errors.from(err, nil, { limit = max, path = path }) or err
   end
   return r.bytes or ""
 end

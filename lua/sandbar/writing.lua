@@ -18,21 +18,7 @@ local mode_bits, schema = filecall.mode_bits, filecall.schema
 
 local writing = {}
 
-local function flag(value)
-  return value and 1 or 0
-end
-
--- Can this be read like a file of Lua's?
-function writing.readable(value)
-  local kind = type(value)
-  if kind ~= "userdata" and kind ~= "table" then
-    return false
-  end
-  local ok, method = pcall(function()
-    return value.read
-  end)
-  return ok and type(method) == "function"
-end
+local flag, readable = filecall.flag, check.readable
 
 local WRITE_OPTIONS = schema {
   mode = "string|integer",
@@ -131,9 +117,12 @@ local function write_in_place(state, fields, source, how, timeout)
   end
   if owner then
     r, err = request(state, "write", timeout, OP.CHOWN, { path = fields.path, owner = owner, user = fields.user })
-    if not r then
-      return nil, err
-    end
+  end
+  if r and fields.mode then
+    r, err = request(state, "write", timeout, OP.CHMOD, { path = fields.path, mode = fields.mode, user = fields.user })
+  end
+  if not r then
+    return nil, err
   end
   return request(state, "write", timeout, OP.STAT, { path = fields.path, user = fields.user })
 end
@@ -195,7 +184,7 @@ local function check_source(fname, index, data, level)
   if type(data) == "string" or type(data) == "function" then
     return
   end
-  if writing.readable(data) then
+  if readable(data) then
     return
   end
   check.fail(fname, index, ("string, function or file expected, got %s"):format(type(data)), level + 1)

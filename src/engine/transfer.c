@@ -47,6 +47,7 @@ enum step {
     MOVING,  /* a file thread reads or writes */
     COMMITTING,
     OWNING,  /* SB_FILE_CHOWN, after a write in place */
+    MODING,  /* SB_FILE_CHMOD, after a write in place */
     LOOKING, /* SB_FILE_STAT, after a write in place */
 };
 
@@ -173,44 +174,55 @@ static void complete(struct transfer *t, const unsigned char *fields, size_t len
     sb_op_complete(op);
 }
 
-static void look(struct transfer *t)
+/* One of the steps after a write in place, with the asker's fields but those in `skip`. */
+static void step_after(struct transfer *t, enum step step, int file_op, const uint16_t *skip)
 {
-    static const uint16_t skip[] = {SB_F_MODE,   SB_F_OWNER,   SB_F_EXCLUSIVE, SB_F_APPEND,
-                                    SB_F_ATOMIC, SB_F_PARENTS, SB_F_OFLAGS,    0};
     struct sb_packer p;
     unsigned char *msg = message(&p, t->fields_len + FIELD_ROOM);
     if (msg == NULL) {
         no_memory(t);
         return;
     }
-    pack_from(&p, SB_FILE_STAT, -1, t->bytes, t->fields_len, skip);
-    send_step(t, LOOKING, &p, msg, -1);
+    pack_from(&p, file_op, -1, t->bytes, t->fields_len, skip);
+    send_step(t, step, &p, msg, -1);
+}
+
+/* A file written in place gets the owner and the mode that were asked for, as a small one does. */
+static void dress(struct transfer *t)
+{
+    static const uint16_t own[] = {
+        SB_F_MODE, SB_F_EXCLUSIVE, SB_F_APPEND, SB_F_ATOMIC, SB_F_PARENTS, SB_F_OFLAGS, 0};
+    static const uint16_t mode[] = {
+        SB_F_OWNER, SB_F_EXCLUSIVE, SB_F_APPEND, SB_F_ATOMIC, SB_F_PARENTS, SB_F_OFLAGS, 0};
+    static const uint16_t look[] = {SB_F_MODE,   SB_F_OWNER,   SB_F_EXCLUSIVE, SB_F_APPEND,
+                                    SB_F_ATOMIC, SB_F_PARENTS, SB_F_OFLAGS,    0};
+    struct sb_reader given = {t->bytes, t->bytes + t->fields_len};
+    struct sb_field_view f;
+    if (t->step < OWNING && sb_read_find(&given, SB_F_OWNER, &f))
+        step_after(t, OWNING, SB_FILE_CHOWN, own);
+    else if (t->step < MODING && sb_read_find(&given, SB_F_MODE, &f))
+        step_after(t, MODING, SB_FILE_CHMOD, mode);
+    else
+        step_after(t, LOOKING, SB_FILE_STAT, look);
 }
 
 /* All bytes are in the file. */
 static void written(struct transfer *t)
 {
     static const uint16_t commit[] = {SB_F_USER, SB_F_EXCLUSIVE, SB_F_MODE, SB_F_OWNER, 0};
-    static const uint16_t own[] = {
-        SB_F_MODE, SB_F_EXCLUSIVE, SB_F_APPEND, SB_F_ATOMIC, SB_F_PARENTS, SB_F_OFLAGS, 0};
-    struct sb_reader given = {t->bytes, t->bytes + t->fields_len};
-    struct sb_field_view f;
     struct sb_packer p;
     unsigned char *msg;
-    if (!t->atomic && !sb_read_find(&given, SB_F_OWNER, &f)) {
-        look(t);
+    if (!t->atomic) {
+        dress(t);
         return;
     }
     msg = message(&p, t->fields_len + t->answer_len + FIELD_ROOM);
     if (msg == NULL) {
         no_memory(t);
-    } else if (t->atomic) {
-        pack_token(t, &p, SB_FILE_COMMIT, commit);
-        send_step(t, COMMITTING, &p, msg, t->work.file->fd);
-    } else {
-        pack_from(&p, SB_FILE_CHOWN, -1, t->bytes, t->fields_len, own);
-        send_step(t, OWNING, &p, msg, -1);
+        return;
     }
+    pack_token(t, &p, SB_FILE_COMMIT, commit);
+    send_step(t, COMMITTING, &p, msg, t->work.file->fd);
 }
 
 static void moved(struct sb_file_work *work)
@@ -281,8 +293,8 @@ static void answered(struct sb_call *call, const struct sb_answer *answer)
         opened(t, answer);
     else if (t->op == NULL)
         transfer_free(t); /* done, and nobody asks */
-    else if (t->step == OWNING)
-        look(t);
+    else if (t->step == OWNING || t->step == MODING)
+        dress(t);
     else
         complete(t, answer->raw, answer->raw_len);
 }

@@ -1,5 +1,4 @@
 -- check: no asan
--- check: no user
 -- check: limit 300
 -- Every Lua program in the README and the guide runs as it stands, one after the other against one state root,
 -- and prints what its comments with an arrow say.

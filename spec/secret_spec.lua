@@ -112,4 +112,10 @@ describe("an audit event", function()
     host.report = report
     assert.equal("the audit function failed: no", said)
   end)
+
+  it("one too short to be a secret does not make all text unreadable", function()
+    local short = sandbar.secret("e")
+    assert.equal("nothing here", core.redact("nothing here"))
+    assert.equal("secret([redacted])", tostring(short))
+  end)
 end)

@@ -66,7 +66,8 @@ function sandbar.wrap(fn) end
 ---@return any ...
 function sandbar.resume(co, ...) end
 
---- A value with no way back to the string from Lua, wiped when collected.
+--- A value with no way back to the string from Lua, wiped when collected. Where errors, audit and tostring
+--- would show it, they show [redacted]; below 4 bytes it is too short to be looked for.
 ---@param value string
 ---@return sandbar.Secret
 function sandbar.secret(value) end

@@ -43,19 +43,20 @@ function errors.kind_of(errno)
   return (core.errno(errno))
 end
 
+local function one_line(text)
+  return (text:gsub("%s*%c+%s*", " "))
+end
+
 local Error = { __name = "sandbar.Error" }
 
 function Error.__tostring(e)
   local op = e.op and e.op .. ": " or ""
-  return ("%s%s (%s)"):format(op, e.message, e.kind)
+  local path = type(e.path) == "string" and not e.message:find(e.path, 1, true) and one_line(e.path) .. ": " or ""
+  return ("%s%s%s (%s)"):format(op, path, e.message, e.kind)
 end
 
 function Error.__concat(a, b)
   return tostring(a) .. tostring(b)
-end
-
-local function one_line(text)
-  return (text:gsub("%s*%c+%s*", " "))
 end
 
 local RAW = { kind = true, result = true, cause = true, reasons = true, retryable = true }

@@ -30,12 +30,15 @@ local function load_native()
   if preloaded then
     return preloaded(name)
   end
-  local searchers = rawget(package, "searchers") or rawget(package, "loaders")
-  local loader, where = searchers[3](name)
-  if type(loader) ~= "function" then
-    error("the C half of sandbar.http is missing:" .. tostring(loader), 0)
+  -- Loaders of other tools may stand anywhere among the searchers, so the one for C libraries is known by
+  -- what it finds: a C function.
+  for _, searcher in ipairs(rawget(package, "searchers") or rawget(package, "loaders")) do
+    local loader, where = searcher(name)
+    if type(loader) == "function" and debug.getinfo(loader, "S").what == "C" then
+      return loader(name, where)
+    end
   end
-  return loader(name, where)
+  error("the C half of sandbar.http is not on package.cpath", 0)
 end
 
 local native = load_native()

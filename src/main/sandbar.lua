@@ -54,7 +54,7 @@ local function run(script, ...)
     quit(1, err)
   end
   local args, n = { ... }, select("#", ...)
-  arg = { [0] = script, ... }
+  _G.arg = { [0] = script, ... }
   _G.sandbar = sandbar
   local unpack = table.unpack or unpack
   local interrupted = false

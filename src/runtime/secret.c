@@ -201,7 +201,7 @@ static void mark_secret(struct text *t, const struct sb_secret *secret)
 {
     const unsigned char *data = (const unsigned char *)secret->data;
     size_t len = secret->len;
-    if (len == 0)
+    if (len < SB_SECRET_SHOWN)
         return;
     mark_decoded(t, data, len, plain_or_percent);
     mark_decoded(t, data, len, json_escaped);

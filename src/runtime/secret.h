@@ -13,6 +13,10 @@ struct sb_secret *sb_secret_join(const void *a, size_t alen, const void *b, size
 void sb_secret_free(struct sb_secret *secret);
 const char *sb_secret_data(const struct sb_secret *secret, size_t *len);
 
+/* Shorter ones are wiped like the others but not looked for: replacing every "x" would make all text
+ * unreadable, and would tell more than it hides. */
+#define SB_SECRET_SHOWN 4
+
 /* Replaces every live secret in `data`, plain or in base64, base64url, hex, percent or JSON
  * escapes, by "[redacted]". 0: nothing to replace. 1: *out is malloc'ed, zero-terminated, *out_len
  * bytes. -1: out of memory. */

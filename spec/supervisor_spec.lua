@@ -138,4 +138,14 @@ describe("the supervisor", function()
       assert.is_truthy(err.message:find("version " .. version, 1, true))
     end
   end)
+
+  it("calls an errno the same kind as everybody", function()
+    local errors = require "sandbar.errors"
+    local box = sandbar.assert(helper.open():create_scoped {})
+    local _, err = box.files:write(("x"):rep(300), "")
+    assert.equal("ENAMETOOLONG", err.code)
+    assert.equal("InvalidArgument", err.kind)
+    assert.equal(errors.kind_of(err.errno), err.kind)
+    box:close()
+  end)
 end)

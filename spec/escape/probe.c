@@ -214,7 +214,7 @@ static void upper(const char *arg)
     }
     fclose(f);
     refused("open /upper", open("/upper", O_RDONLY));
-    refused("open /work", open("/work", O_RDONLY));
+    refused("open /boot", open("/boot", O_RDONLY));
 }
 
 /* ---- processes ---- */

@@ -3,25 +3,16 @@
 
 #include <asm/errno.h>
 
+#include "../runtime/kinds.h"
+
 const char *kind_of_errno(int err)
 {
     switch (err) {
-    case ENOENT:
-        return "NotFound";
-    case EEXIST:
-        return "AlreadyExists";
-    case EACCES:
-    case EPERM:
-    case EROFS:
-        return "PermissionDenied";
-    case ENOSPC:
-    case EDQUOT:
-        return "NoSpace";
-    case EAGAIN:
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-        return "LimitExceeded";
+#define KIND_CASE(number, upper, name) \
+    case number:                       \
+        return #name;
+        SB_ERRNO_KINDS(KIND_CASE)
+#undef KIND_CASE
     default:
         return "Platform";
     }

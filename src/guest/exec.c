@@ -287,8 +287,8 @@ static int stages_start(struct request *r, struct proc *p, struct launch *l, cha
             close_fd(&feed);
         if (err < 0 || pid <= 0) {
             err = err < 0 ? -err : -pid;
-            conn_error(r->conn, r->head.req, kind_of_errno(err), err, "clone",
-                       "no process can be started", NULL);
+            conn_error(r->conn, r->head.req, err == EAGAIN ? "LimitExceeded" : kind_of_errno(err),
+                       err, "clone", "no process can be started", NULL);
         } else {
             start_error(r, l, argv[0]);
         }

@@ -91,7 +91,7 @@ static void need_path(void)
         file_refuse("InvalidArgument", "no path was given", NULL);
 }
 
-static int wanted_mode(int fallback)
+int file_mode(int fallback)
 {
     uint64_t mode = file_u64(SB_F_MODE, (uint64_t)fallback);
     if (mode > 07777)
@@ -120,7 +120,7 @@ static void op_mkdir(void)
 {
     struct sb_packer p;
     struct statx st;
-    int mode = wanted_mode(0755);
+    int mode = file_mode(0755);
     long err;
     if (file_u64(SB_F_PARENTS, 0) != 0)
         path_make_parents(job.path);
@@ -194,7 +194,7 @@ static void op_tempdir(void)
 {
     const char *dir = job.path != NULL ? job.path : "/tmp";
     char *path = mem_alloc(strlen(dir) + 48), *end, random[32];
-    int mode = wanted_mode(0700);
+    int mode = file_mode(0700);
     struct sb_packer p;
     long err;
     if (path == NULL)

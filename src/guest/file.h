@@ -32,6 +32,7 @@ _Noreturn void file_finish(const struct sb_packer *p, int fd);
 void file_send(const struct sb_packer *p, int fd);
 void file_begin(struct sb_packer *p, uint16_t type);
 uint64_t file_u64(uint16_t tag, uint64_t fallback);
+int file_mode(int fallback); /* the mode field; refuses what is none */
 /* What file_fail removes before it answers: a name in a directory. NULL: nothing. */
 void file_cleanup(int dir, const char *name);
 

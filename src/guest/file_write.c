@@ -104,14 +104,6 @@ static void write_all(int fd, const unsigned char *data, size_t len)
     }
 }
 
-static int mode_wanted(int fallback)
-{
-    uint64_t mode = file_u64(SB_F_MODE, (uint64_t)fallback);
-    if (mode > 07777)
-        file_refuse("InvalidArgument", "not a permission mode", job.path);
-    return (int)mode;
-}
-
 /* Opens what is a regular file, also when somebody puts something else there meanwhile. */
 static int open_regular(int dir, const char *name, int flags, int mode, struct statx *st)
 {
@@ -127,7 +119,7 @@ void file_open(void)
 {
     enum { ALLOWED = O_ACCMODE | O_CREAT | O_EXCL | O_TRUNC | O_APPEND | O_NOFOLLOW };
     uint64_t flags = file_u64(SB_F_OFLAGS, O_RDONLY);
-    int mode = mode_wanted(0644), err;
+    int mode = file_mode(0644), err;
     struct statx st;
     if ((flags & ~(uint64_t)ALLOWED) != 0 || (flags & O_ACCMODE) == O_ACCMODE)
         file_refuse("InvalidArgument", "open flags that are not allowed", job.path);
@@ -171,7 +163,7 @@ static int temp_open(int dir, char temp[32], char *kind)
 static int dress(int fd, const struct target *t)
 {
     char *owner = field_text(SB_F_OWNER);
-    int mode = mode_wanted(t->exists ? (int)(t->st.stx_mode & 07777) : 0644);
+    int mode = file_mode(t->exists ? (int)(t->st.stx_mode & 07777) : 0644);
     struct statx st;
     long err = 0;
     if (owner != NULL) {
@@ -232,7 +224,7 @@ static void may_write(const struct target *t)
 static _Noreturn void write_in_place(const struct target *t, const struct sb_field_view *data,
                                      int flags)
 {
-    int mode = mode_wanted(t->exists ? (int)(t->st.stx_mode & 07777) : 0644);
+    int mode = file_mode(t->exists ? (int)(t->st.stx_mode & 07777) : 0644);
     struct statx st;
     int fd = open_regular(t->dir, t->name,
                           O_WRONLY | O_NOFOLLOW | flags | (t->exists ? 0 : O_CREAT), mode, &st);
@@ -352,8 +344,8 @@ void file_commit(void)
             refuse_special(&st, job.path);
         }
         /* Writing has taken set-id bits away again. */
-        if (mode_wanted(0) & 06000)
-            SYS2(__NR_fchmod, FILE_WITH, mode_wanted(0));
+        if (file_mode(0) & 06000)
+            SYS2(__NR_fchmod, FILE_WITH, file_mode(0));
         publish(FILE_WITH, dir, name, kind, temp, exclusive);
     }
     sys_close(FILE_WITH); /* whoever has the answer may execute the file */

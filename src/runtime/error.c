@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kinds.h"
+
 static const char *const kind_names[SB_ERR_COUNT] = {[SB_OK] = "OK",
 #define SB_ERROR_NAME(upper, name) [SB_ERR_##upper] = #name,
                                                      SB_ERROR_KINDS(SB_ERROR_NAME)
@@ -30,40 +32,11 @@ enum sb_err sb_err_from_errno(int sys)
     switch (sys) {
     case 0:
         return SB_OK;
-    case ENOENT:
-    case ESRCH:
-        return SB_ERR_NOT_FOUND;
-    case EEXIST:
-        return SB_ERR_ALREADY_EXISTS;
-    case ENOSPC:
-    case EDQUOT:
-        return SB_ERR_NO_SPACE;
-    case EACCES:
-    case EPERM:
-    case EROFS:
-        return SB_ERR_PERMISSION_DENIED;
-    case EBUSY:
-    case EAGAIN:
-        return SB_ERR_BUSY;
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-    case EFBIG:
-        return SB_ERR_LIMIT_EXCEEDED;
-    case ENOSYS:
-    case EOPNOTSUPP:
-        return SB_ERR_UNSUPPORTED;
-    case EPIPE:
-    case ECONNRESET:
-        return SB_ERR_CLOSED;
-    case ETIMEDOUT:
-        return SB_ERR_TIMEOUT;
-    case ECONNREFUSED:
-    case ENETUNREACH:
-    case EHOSTUNREACH:
-        return SB_ERR_UNAVAILABLE;
-    case ECANCELED:
-        return SB_ERR_CANCELLED;
+#define SB_KIND_CASE(number, upper, name) \
+    case number:                          \
+        return SB_ERR_##upper;
+        SB_ERRNO_KINDS(SB_KIND_CASE)
+#undef SB_KIND_CASE
     default:
         return SB_ERR_PLATFORM;
     }

@@ -40,8 +40,7 @@ struct sb_error {
 const char *sb_err_name(enum sb_err kind);
 enum sb_err sb_err_from_name(const char *name, size_t len);
 
-/* The kind an errno means by itself: ENOENT NotFound, EEXIST AlreadyExists, ENOSPC and EDQUOT
- * NoSpace, EACCES and EPERM PermissionDenied, ..., anything else Platform. */
+/* The kind an errno means by itself (kinds.h). */
 enum sb_err sb_err_from_errno(int sys);
 
 /* Fills *err and returns -kind, so that a failing function ends in `return sb_fail(err, ...)`.

@@ -6,25 +6,18 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../../runtime/kinds.h"
+
 static const char *kind_of(int err)
 {
-    switch (err) {
-    case ENOENT:
-        return "NotFound";
-    case EEXIST:
-        return "AlreadyExists";
-    case ENOSPC:
-    case EDQUOT:
-        return "NoSpace";
-    case EPERM:
-    case EACCES:
-        return "PermissionDenied";
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-    case EAGAIN:
-    case EUSERS:
+    if (err == EAGAIN) /* of a clone: whoever else answers it is handled where it happens */
         return "LimitExceeded";
+    switch (err) {
+#define SB_KIND_NAME(number, upper, name) \
+    case number:                          \
+        return #name;
+        SB_ERRNO_KINDS(SB_KIND_NAME)
+#undef SB_KIND_NAME
     default:
         return "Platform";
     }

@@ -245,6 +245,31 @@ describe("box:exec", function()
     end)
   end)
 
+  it("raises for wrong types wherever they are, at the caller's line", function()
+    with_box(function(box)
+      for what, args in pairs {
+        timeout = { "true", { timeout = {} } },
+        ["'timeout'"] = { "true", { timeout = true } },
+        time_limit = { "true", { time_limit = {} } },
+        ["element 2: string"] = { { "ls", {} } },
+        ["element 1: string"] = { { { "ls" }, { true } } },
+        ["element 2: table"] = { { { "ls" }, "wc" } },
+        ["'A': string or secret"] = { "true", { env = { A = 1 } } },
+        ["strings expected as keys"] = { "true", { env = { "A" } } },
+      } do
+        for _, name in ipairs { "exec", "start" } do
+          local ok, err = pcall(function()
+            box[name](box, args[1], args[2])
+            return nil
+          end)
+          assert.is_false(ok, what)
+          assert.is_truthy(err:find("exec_spec.lua:%d+: bad argument #%d to '" .. name), err)
+          assert.is_truthy(err:find(what, 1, true), err)
+        end
+      end
+    end)
+  end)
+
   it("raises for misuse at the caller's line, naming the nearest option", function()
     with_box(function(box)
       local ok, err = pcall(function()

@@ -210,6 +210,45 @@ describe("the local provider", function()
     assert.is_true(sandbar.assert(sandboxes:explain {}).ok)
   end)
 
+  it("raises for wrong types wherever they are, at the caller's line", function()
+    for what, spec in pairs {
+      ["'lifetime'"] = { lifetime = {} },
+      ["'labels': 'a': string"] = { labels = { a = 1 } },
+      ["'env': 'A': string or secret"] = { env = { A = 1 } },
+      ["'wall_time'"] = { limits = { wall_time = {} } },
+      ["'providers': 'local': table"] = { providers = { ["local"] = 1 } },
+      ["'cwd'"] = { providers = { ["local"] = { cwd = 1 } } },
+      ["'lable'"] = { providers = { ["local"] = { lable = {} } } },
+      ["'memroy'"] = { providers = { ["local"] = { limits = { memroy = 1 } } } },
+      ["unknown option 'providers'"] = { providers = { ["local"] = { providers = {} } } },
+    } do
+      for _, name in ipairs { "create", "create_scoped", "explain" } do
+        local ok, err = pcall(function()
+          sandboxes[name](sandboxes, spec)
+          return nil
+        end)
+        assert.is_false(ok, what)
+        assert.is_truthy(err:find("provider_spec.lua:%d+: bad argument #1 to '" .. name), err)
+        assert.is_truthy(err:find(what, 1, true), err)
+      end
+    end
+    assert.has_error(function() sandboxes:connect("x", { expect_labels = { a = 1 } }) end)
+    assert.has_error(function() sandboxes:list { labels = { a = 1 } } end)
+  end)
+
+  it("takes what the spec says for this provider last, labels, env and limits key by key", function()
+    local other = helper.open { defaults = {
+      labels = { a = "1", b = "1" }, providers = { ["local"] = { labels = { b = "d" }, env = { Y = "y" } } },
+    } }
+    local box = sandbar.assert(other:create_scoped {
+      labels = { c = "1", e = "1" }, env = { X = "x" },
+      providers = { ["local"] = { labels = { c = "2" }, env = { X = "local" } } },
+    })
+    assert.same({ a = "1", b = "d", c = "2", e = "1" }, box.labels)
+    assert.equal("local y\n", sandbar.assert(box:exec("echo $X $Y")).stdout)
+    box:close()
+  end)
+
   it("lays the spec over the provider's defaults", function()
     local other = helper.open { defaults = { labels = { a = "1", b = "1" }, env = { X = "d" }, cwd = "/tmp" } }
     local box = sandbar.assert(other:create_scoped {

@@ -189,6 +189,20 @@ function check.options(fname, index, opts, schema, level)
   return opts
 end
 
+--- Raises unless the option `option` is absent or has strings as keys and values of `types`.
+function check.map(fname, index, option, map, types, level)
+  level = (level or 1) + 1
+  local p = parse(types)
+  for key, value in pairs(map or {}) do
+    if type(key) ~= "string" then
+      check.fail(fname, index, ("option '%s': strings expected as keys, got %s"):format(option, type_name(key)), level)
+    elseif not matches(p, value) then
+      check.fail(fname, index, ("option '%s': '%s': %s expected, got %s"):format(option, key, p.spoken,
+        type_name(value)), level)
+    end
+  end
+end
+
 --- Raises unless `list` is an array (no holes, no other keys) of `types`; returns it.
 function check.list(fname, index, list, types, level)
   level = (level or 1) + 1

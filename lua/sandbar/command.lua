@@ -27,10 +27,10 @@ command.SCHEMA = {
   stderr = "string",
   pty = "table",
   detached = "boolean",
-  time_limit = "any",
+  time_limit = "timeout",
   shell = "string",
   login = "boolean",
-  timeout = "any",
+  timeout = "timeout",
 }
 
 -- SCHEMA and what one call adds to it.
@@ -55,9 +55,6 @@ local function check_vector(argv, what)
   for i, arg in ipairs(argv) do
     if type(arg) == "number" then
       arg = tostring(arg)
-    end
-    if type(arg) ~= "string" then
-      return invalid("cmd", ("%s: argument %d is a %s"):format(what, i, type(arg)))
     end
     if arg:find("%z") then
       return invalid("cmd", ("%s: argument %d contains a zero byte"):format(what, i))
@@ -84,8 +81,28 @@ local function check_vector(argv, what)
   return out
 end
 
--- The stages of a pipeline; one for a plain command. Raises for what is no command at all.
-local function stages_of(fname, cmd, opts)
+-- Raises at the caller of the method that calls this for what can be no command and no environment.
+function command.shape(fname, cmd, opts)
+  if type(cmd) == "table" then
+    local pipeline = type(cmd[1]) == "table"
+    for i, part in ipairs(cmd) do
+      if pipeline and type(part) ~= "table" then
+        check.fail(fname, 1, ("element %d: table expected, got %s"):format(i, type(part)), 2)
+      end
+      for j, arg in ipairs(pipeline and part or { part }) do
+        if type(arg) ~= "string" and type(arg) ~= "number" then
+          check.fail(fname, 1, ("element %d: string expected, got %s"):format(pipeline and j or i, type(arg)), 2)
+        end
+      end
+    end
+  else
+    check.arg(fname, 1, cmd, "string|list", 2)
+  end
+  check.map(fname, 2, "env", opts.env, "secret", 2)
+end
+
+-- The stages of a pipeline; one for a plain command.
+local function stages_of(cmd, opts)
   if type(cmd) == "string" then
     local argv = { opts.shell or SHELL, "-c", cmd }
     if opts.login then
@@ -93,9 +110,6 @@ local function stages_of(fname, cmd, opts)
     end
     local vector, err = check_vector(argv, "cmd")
     return vector and { vector }, err
-  end
-  if type(cmd) ~= "table" then
-    error(("bad argument #1 to '%s' (string or list expected, got %s)"):format(fname, type(cmd)), 4)
   end
   if opts.shell or opts.login then
     return invalid("shell", "shell and login belong to a command given as one string")
@@ -106,9 +120,6 @@ local function stages_of(fname, cmd, opts)
   end
   local stages = {}
   for i, stage in ipairs(cmd) do
-    if type(stage) ~= "table" then
-      return invalid("cmd", ("cmd: stage %d of the pipeline is a %s"):format(i, type(stage)))
-    end
     local vector, err = check_vector(stage, "cmd: stage " .. i)
     if not vector then
       return nil, err
@@ -174,10 +185,10 @@ local function time_limit(value)
   return math.max(math.ceil(seconds * 1000), 1)
 end
 
--- `opts` checked by SCHEMA -> the request's fields and its stages, or nil and an error.
+-- `cmd` and `opts` checked by SCHEMA and shape -> the request's fields, or nil and an error.
 -- `capture`: exec, where "tail" makes no sense.
-function command.fields(fname, cmd, opts, limits, capture)
-  local stages, err = stages_of(fname, cmd, opts)
+function command.fields(cmd, opts, limits, capture)
+  local stages, err = stages_of(cmd, opts)
   if not stages then
     return nil, err
   end
@@ -236,7 +247,7 @@ function command.fields(fname, cmd, opts, limits, capture)
   else
     f.stages = stages
   end
-  return f, stages
+  return f
 end
 
 return command

@@ -356,7 +356,7 @@ end
 -- `opts` have been checked against SCHEMA; `to` is the sandbox's link.
 function exec.run(to, cmd, opts)
   local source, stdin = command.source(opts.stdin, "exec")
-  local fields, err = command.fields("exec", cmd, opts, to.limits, true)
+  local fields, err = command.fields(cmd, opts, to.limits, true)
   if not fields then
     return nil, errors.from(err, "exec")
   end

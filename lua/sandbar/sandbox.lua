@@ -4,6 +4,7 @@
 local attach = require "sandbar.attach"
 local audit = require "sandbar.audit"
 local check = require "sandbar.check"
+local command = require "sandbar.command"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local exec = require "sandbar.exec"
@@ -49,12 +50,14 @@ end
 function methods:exec(cmd, opts)
   local state = state_of(self)
   opts = check.options("exec", 2, opts, exec.SCHEMA)
+  command.shape("exec", cmd, opts)
   return exec.run(state._link, cmd, opts)
 end
 
 function methods:start(cmd, opts)
   local state = state_of(self)
   opts = check.options("start", 2, opts, start.SCHEMA)
+  command.shape("start", cmd, opts)
   return start.run(state._link, cmd, opts)
 end
 
@@ -70,6 +73,7 @@ function methods:attach(target, opts)
   end
   opts = check.options("attach", 2, opts, ATTACH)
   check.options("attach", 2, opts.expect, EXPECT)
+  check.map("attach", 2, "expect.labels", opts.expect and opts.expect.labels, "string")
   local timeout, err = timeout_of(opts, "attach")
   if err then
     return nil, err

@@ -81,11 +81,12 @@ end
 -- `to` is the sandbox's link; `opts` have been checked against SCHEMA.
 function start.run(to, cmd, opts)
   local source, whole = command.source(opts.stdin, "start")
-  local fields, stages = command.fields("start", cmd, opts, to.limits, false)
+  local fields, err = command.fields(cmd, opts, to.limits, false)
   if not fields then
-    return nil, errors.from(stages, "start")
+    return nil, errors.from(err, "start")
   end
-  local timeout, err = check.timeout(opts, "start")
+  local timeout
+  timeout, err = check.timeout(opts, "start")
   if err then
     return nil, err
   end

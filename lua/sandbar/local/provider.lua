@@ -166,6 +166,7 @@ function methods:connect(id, opts)
   local state = state_of(self)
   check.arg("connect", 1, id, "string")
   opts = check.options("connect", 2, opts, CONNECT)
+  check.map("connect", 2, "expect_labels", opts.expect_labels, "string")
   local timeout, err = timeout_of(opts, "connect")
   local ok = not err
   if ok then
@@ -207,7 +208,9 @@ local function each(self, opts, op)
 end
 
 function methods:each(opts)
-  return each(self, check.options("each", 1, opts, EACH), "each")
+  opts = check.options("each", 1, opts, EACH)
+  check.map("each", 1, "labels", opts.labels, "string")
+  return each(self, opts, "each")
 end
 
 function methods:list(opts)
@@ -215,6 +218,7 @@ function methods:list(opts)
     labels = EACH.labels, state = EACH.state, page_size = EACH.page_size, timeout = EACH.timeout,
     limit = "integer",
   })
+  check.map("list", 1, "labels", opts.labels, "string")
   if opts.limit and opts.limit < 0 then
     return nil, errors.new { kind = "InvalidArgument", op = "list", message = "limit: it is negative" }
   end

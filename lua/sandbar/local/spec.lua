@@ -17,7 +17,7 @@ spec.SCHEMA = {
   template = "string|table",
   snapshot = "string",
   prepare = "function|table",
-  lifetime = "any",
+  lifetime = "timeout",
   on_expiry = "string",
   auto_resume = "boolean",
   labels = "table",
@@ -32,6 +32,12 @@ spec.SCHEMA = {
   providers = "table",
 }
 
+-- What providers["local"] may say: anything but providers again.
+local OWN_SCHEMA = {}
+for key, types in pairs(spec.SCHEMA) do
+  OWN_SCHEMA[key] = key ~= "providers" and types or nil
+end
+
 local LIMITS = {
   memory = "number",
   cpus = "number",
@@ -42,7 +48,7 @@ local LIMITS = {
   max_commands = "number",
   max_concurrent_execs = "number",
   max_env = "number",
-  wall_time = "any",
+  wall_time = "timeout",
 }
 
 local invalid, unsupported, no_zero = values.invalid, values.unsupported, values.no_zero
@@ -237,14 +243,21 @@ local function copy(into, from)
   return into
 end
 
+local DEEP = { labels = true, env = true, limits = true }
+
 -- The spec as it counts: the provider's defaults below it, what it says for this provider above it.
 -- Labels, env and limits are merged key by key. A new table.
 function spec.merge(defaults, given)
-  local own = given.providers and given.providers["local"]
-  local merged = copy(copy(copy({}, defaults), given), own)
-  for _, key in ipairs { "labels", "env", "limits" } do
-    if defaults[key] or given[key] then
-      merged[key] = copy(copy({}, defaults[key]), given[key])
+  local merged = {}
+  for _, layer in ipairs { defaults, given } do
+    local own = layer.providers and layer.providers["local"] or {}
+    for _, part in ipairs { layer, own } do
+      for key, value in pairs(part) do
+        if DEEP[key] then
+          value = copy(copy({}, merged[key]), value)
+        end
+        merged[key] = value
+      end
     end
   end
   merged.providers = nil
@@ -254,8 +267,15 @@ end
 -- Raises for what no spec may look like, at the caller's level.
 function spec.shape(fname, index, given)
   given = check.options(fname, index, given, spec.SCHEMA, 2)
-  if given.limits then
-    check.options(fname, index, given.limits, LIMITS, 2)
+  local own = given.providers and given.providers["local"]
+  check.map(fname, index, "providers", given.providers, "table", 2)
+  for _, part in ipairs { given, own } do
+    if part == own then
+      check.options(fname, index, own, OWN_SCHEMA, 2)
+    end
+    check.options(fname, index, part.limits, LIMITS, 2)
+    check.map(fname, index, "labels", part.labels, "string", 2)
+    check.map(fname, index, "env", part.env, "secret", 2)
   end
   return given
 end

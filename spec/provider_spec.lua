@@ -1,6 +1,7 @@
 local helper = require "spec.helper"
 local inside = require "spec.support.inside"
 
+local driver = require "sandbar.local.driver"
 local sandbar = require "sandbar"
 
 describe("the local provider", function()
@@ -43,7 +44,8 @@ describe("the local provider", function()
     sandbar.assert(box.files:write("note", "left here"))
     box:close()
     local r = helper.run_lua([[
-      local sandbar = require "sandbar"
+      local driver = require "sandbar.local.driver"
+local sandbar = require "sandbar"
       local sandboxes = sandbar.assert(sandbar.open { root = (...), linger = 0 })
       local box = sandbar.assert(sandboxes:connect("found", { expect_labels = { user = "42" } }))
       io.write(sandbar.assert(box.files:read("note")), "|", box.labels["k y"])
@@ -117,6 +119,10 @@ describe("the local provider", function()
     assert.equal("disk", again.kept)
     refused("NotRunning", "c", again:exec("true"))
     again:close()
+    -- Labels that change between the look and the resume do not let a wrong one through: both are one step.
+    local to = driver.new { root = helper.root(), linger = 0 }
+    refused("NotFound", "labels", to:resume("c", nil, 5, { "a=2" }))
+    assert.equal("paused", sandbar.assert(sandboxes:info("c")).state)
     again = sandbar.assert(sandboxes:connect("c", { resume = true }))
     assert.equal("running", again.state)
     assert.is_true(sandbar.assert(again:exec("true")).ok)
@@ -149,7 +155,8 @@ describe("the local provider", function()
 
   it("destroys scoped sandboxes of a program that was killed", function()
     local child = helper.start_lua([[
-      local sandbar = require "sandbar"
+      local driver = require "sandbar.local.driver"
+local sandbar = require "sandbar"
       local sandboxes = sandbar.assert(sandbar.open { root = (...), linger = 0 })
       local scoped = sandbar.assert(sandboxes:create_scoped { id = "scoped" })
       local kept = sandbar.assert(sandboxes:create { id = "kept" })

@@ -17,6 +17,7 @@ local ALWAYS = {
   open_files = true,
   append = true,
   atomic_write = true,
+  xattrs = true,
   output_tail = true,
   raw_ports = true,
   setuid = true,

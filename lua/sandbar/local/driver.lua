@@ -65,7 +65,8 @@ function Driver:connect(id, labels, timeout, opname)
   end, { id = id })
 end
 
-function Driver:resume(id, lifetime, timeout)
+-- `labels`: those it must have, as of connect; they are checked together with the resuming.
+function Driver:resume(id, lifetime, timeout, labels)
   local ms, err
   if lifetime ~= nil then
     ms, err = values.check_lifetime(lifetime)
@@ -74,7 +75,7 @@ function Driver:resume(id, lifetime, timeout)
     end
   end
   return self:run("resume", timeout, function(engine)
-    return engine:resume { id = id, lifetime_ms = ms }
+    return engine:resume { id = id, lifetime_ms = ms, label = labels }
   end, { id = id })
 end
 
@@ -93,21 +94,25 @@ function Driver:set_lifetime(id, lifetime, timeout)
   return r and r.fields.ends_ms / 1000, err
 end
 
--- The kind that was taken.
+-- The kind that was taken, or what a paused one has. Memory is refused by the supervisor, which knows whether
+-- there is anything to pause.
 function Driver:pause(id, keep, timeout)
-  if keep == "memory" then
-    return nil, errors.new {
-      kind = "Unsupported", op = "pause", clause = "keep", id = id,
-      message = "keep = \"memory\" (the default) is not there yet on the local engine; use \"disk\"",
-    }
-  elseif keep ~= "disk" then
+  if keep ~= "memory" and keep ~= "disk" then
     return nil, errors.new {
       kind = "InvalidArgument", op = "pause", id = id,
       message = ("keep: %q is neither \"memory\" nor \"disk\""):format(keep),
     }
   end
   local r, err = self:request("pause", timeout, "pause", { id = id, keep = keep })
-  return r and (r.fields and r.fields.kept or keep), err
+  if r then
+    return r.fields and r.fields.kept or keep
+  elseif err.kind == "Unsupported" then
+    return nil, errors.new {
+      kind = "Unsupported", op = "pause", clause = "keep", id = id,
+      message = "keep = \"memory\" (the default) is not there yet on the local engine; use \"disk\"",
+    }
+  end
+  return nil, err
 end
 
 function Driver:destroy(id, timeout)

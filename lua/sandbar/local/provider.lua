@@ -185,7 +185,7 @@ function methods:connect(id, opts)
   local r
   r, err = state._driver:connect(id, labels, timeout)
   if r and opts.resume and (r.fields.state or {})[1] == "paused" then
-    r, err = state._driver:resume(id, opts.lifetime, timeout)
+    r, err = state._driver:resume(id, opts.lifetime, timeout, labels)
   elseif r and opts.lifetime ~= nil then
     ok, err = extend(state, r, opts.lifetime, timeout)
     r = ok and r

@@ -184,6 +184,26 @@ describe("processes", function()
     end)
   end)
 
+  it("counts what an attached process has lost, of both streams", function()
+    with_box(function(box)
+      local line = "head -c 100000 /dev/zero >&2; head -c 70000 /dev/zero; echo done >f; read x; head -c 70000 /dev/zero"
+      local p = sandbar.assert(box:start(line, { stdin = "pipe", stdout = "tail", stderr = "tail", tag = "lossy" }))
+      assert.is_truthy(helper.eventually(function() return box.files:exists("f") end))
+      local lost = 100000 + 70000 - 2 * 65536
+      assert.is_truthy(helper.eventually(function()
+        local again = sandbar.assert(box:attach { tag = "lossy" })
+        local dropped = again.dropped
+        again:close()
+        return dropped == lost
+      end))
+      p.stdin:close()
+      local r = sandbar.assert(p:wait { timeout = 10 })
+      assert.is_true(r.dropped >= lost)
+      assert.equal(r.dropped, p.dropped)
+      p:close()
+    end)
+  end)
+
   it("attaches by pid, tag and reference, and lists (B-38, B-S2)", function()
     with_box(function(box)
       local p = sandbar.assert(box:start({ "sleep", "346" }, { tag = "the sleeper" }))

@@ -4,6 +4,7 @@
 ---@class sandbar.Process
 ---@field pid integer in the sandbox
 ---@field tag? string
+---@field dropped integer bytes of both streams that nobody read and the tail did not keep, as last heard (at attach, at the exit); what an earlier reader took counts as read
 ---@field stdin sandbar.Input
 ---@field stdout sandbar.Output
 ---@field stderr sandbar.Output absent when merged into stdout

@@ -29,7 +29,7 @@
 ---@field files? integer open files of a process, at least 16
 ---@field max_output? integer bytes of a stream that exec keeps (default 64 MiB)
 ---@field max_commands? integer
----@field max_concurrent_execs? integer (default 64)
+---@field max_concurrent_execs? integer commands at the same time, those of exec and start alike, detached ones too (default 64)
 ---@field max_env? integer bytes (default 256 KiB)
 ---@field wall_time? sandbar.Duration
 

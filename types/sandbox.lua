@@ -38,7 +38,7 @@
 ---@field reason "exit"|"signal"|"memory"|"limit"|"timeout"
 ---@field pid integer
 ---@field truncated boolean
----@field dropped integer|string bytes that were not kept; "unknown" when nobody can tell
+---@field dropped integer bytes of both streams that were not kept
 ---@field duration number seconds
 
 --- What a reference must match, else NotFound.
@@ -149,7 +149,9 @@ function Sandbox:update_network(policy) end
 ---@return sandbar.Error? err
 function Sandbox:destroy(options) end
 
---- Idempotent. Destroys an owned sandbox, leaves another one alone.
+--- Idempotent. Destroys an owned sandbox, leaves another one alone. When that takes longer than timeout, it goes on by
+--- itself.
+---@param options? { timeout?: sandbar.Timeout } (default: close_timeout, 30 s)
 ---@return true? ok
 ---@return sandbar.Error? err
 function Sandbox:close(options) end

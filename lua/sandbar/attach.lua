@@ -124,7 +124,7 @@ function attach.attach(to, target, expect, timeout)
   local state = {
     pid = r.fields.pid,
     tag = r.fields.tag ~= "" and r.fields.tag or nil,
-    dropped = r.fields.dropped,
+    dropped = (r.fields.dropped or 0) + (r.fields.dropped_err or 0),
     _link = to,
     _native = r.object,
     _serial = serial,

@@ -88,6 +88,7 @@ local function exit_record(state, fields)
   state._exit = all
   local result = record.result(all, nil, nil, state._took)
   result.pid = state.pid
+  state.dropped = result.dropped
   return result
 end
 

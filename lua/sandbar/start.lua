@@ -106,6 +106,7 @@ function start.run(to, cmd, opts)
   local state = {
     pid = r.fields.pid,
     tag = opts.tag,
+    dropped = 0,
     _link = to,
     _native = r.object,
     _serial = r.fields.serial,

@@ -1,5 +1,5 @@
 -- check: only 5.4
--- check: limit 300
+-- check: limit 900
 -- Faults from outside: no descriptors, no space, no memory, processes killed at any moment, damaged and foreign
 -- files in the state directory. Every call ends, with a result or a typed error, and nothing is left.
 local helper = require "spec.helper"
@@ -15,7 +15,7 @@ local PRELUDE = [[
 ]]
 
 describe("injected:", function()
-  helper.guard()
+  helper.guard { seconds = 25 } -- a supervisor that its caller no longer needs waits for one 5 s
 
   local sandboxes = helper.open()
 
@@ -320,9 +320,9 @@ describe("injected:", function()
       for _ = 1, inside.times(3) do
         local box = sandbar.assert(sandboxes:create { id = "hurt" })
         sandbar.assert(box.files:write("f", "data"))
-        local p = sandbar.assert(box:start({ "cat", "/dev/fd/0", "8181" }, { stdin = "pipe" }))
+        local p = sandbar.assert(box:start({ "cat", "/dev/fd/0", "mark.8181" }, { stdin = "pipe" }))
         local file = sandbar.assert(box.files:open("f"))
-        local pid = assert(inside.pid1("8181"))
+        local pid = assert(inside.pid1("mark.8181"))
         local results = sandbar.assert(sandbar.all {
           function() return { box:exec("sleep 60") } end,
           function() return { box:exec("sleep 60", { on_output = function() end }) } end,
@@ -365,8 +365,8 @@ describe("injected:", function()
     it("leaves nothing of a scoped sandbox", function()
       helper.need_root()
       local box = sandbar.assert(sandboxes:create_scoped {})
-      sandbar.assert(box:start { "sleep", "8282" })
-      assert(kill(assert(inside.pid1("8282"))))
+      sandbar.assert(box:start { "sleep", "8282.8282" })
+      assert(kill(assert(inside.pid1("8282.8282"))))
       local r, err = box:exec("true", { timeout = 10 })
       assert.is_nil(r)
       typed(err)

@@ -138,7 +138,7 @@ describe("faults of files", function()
       end
       os.remove(dir .. "/in")
       os.remove(dir .. "/out")
-      if os.getenv("SANDBAR_LONG") then
+      if inside.times(1) > 1 then
         sandbar.assert(box:exec("truncate -s 2147483649 sparse"))
         local f = sandbar.assert(files:open("sparse"))
         assert.equal(2147483649, f:seek("end"))
@@ -342,6 +342,14 @@ describe("faults of files", function()
       assert.equal("in", p.stdout:read("l"))
       p.stdin:close()
       assert.is_truthy(p.stdout:read("a"):find("still", 1, true))
+      -- A working directory that is removed under a running command.
+      sandbar.assert(files:mkdir("short-lived"))
+      p = sandbar.assert(box:start("echo in; read line; echo on", { cwd = "/home/user/short-lived", stdin = "pipe" }))
+      assert.equal("in", p.stdout:read("l"))
+      sandbar.assert(files:remove("short-lived"))
+      assert.equal("NotFound", failure({ cwd = "/home/user/short-lived" }).kind)
+      p.stdin:close()
+      assert.equal("on\n", p.stdout:read("a"))
       if not box:exec("true", { user = "root" }) then
         return -- the single-id form has one user only
       end

@@ -1,5 +1,5 @@
 -- check: only 5.4
--- check: limit 180
+-- check: limit 400
 -- What surrounds a command: the loopbacks a server may be on, what the room has in it, and which descriptors
 -- of the host come along (none).
 local helper = require "spec.helper"

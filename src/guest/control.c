@@ -179,8 +179,12 @@ static void take_stop(struct request *r)
     control_stop_check();
 }
 
+/* Before its set-up pid 1 is nobody's: whoever started it cannot find it again where the kernel has no
+ * unique numbers for processes. */
 static void control_lost(void)
 {
+    if (!guest.ready)
+        sys_exit(102);
     loop_unwatch(&guest.control);
     sys_close(guest.control.fd);
     guest.control.fd = -1;
@@ -232,6 +236,8 @@ static void control_ready(struct watch *w, uint32_t events)
 void control_adopt(int fd)
 {
     struct sb_packer p;
+    if (guest.control.fd >= 0 && !guest.ready)
+        control_ready(&guest.control, EPOLLIN); /* its set-up may be waiting there */
     if (guest.control.fd >= 0)
         control_lost();
     if (loop_watch(&guest.control, fd, EPOLLIN, control_ready) != 0) {

@@ -83,14 +83,16 @@ function Driver:info(id, timeout)
   return self:request("info", timeout, "info", { id = id })
 end
 
--- When it ends, in seconds of wall time.
-function Driver:set_lifetime(id, lifetime, timeout)
+-- When it ends, in seconds of wall time. `extend`: never earlier than it would without this call.
+function Driver:set_lifetime(id, lifetime, timeout, extend)
   local ms, err = values.check_lifetime(lifetime)
   if not ms then
     return nil, errors.from(err, "set_lifetime")
   end
   local r
-  r, err = self:request("set_lifetime", timeout, "lifetime", { id = id, lifetime_ms = ms })
+  r, err = self:request("set_lifetime", timeout, "lifetime", {
+    id = id, lifetime_ms = ms, extend = extend and 1 or nil,
+  })
   return r and r.fields.ends_ms / 1000, err
 end
 

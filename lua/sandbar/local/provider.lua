@@ -151,9 +151,9 @@ local function extend(state, r, lifetime, timeout)
     return nil, err
   end
   local fields = r.fields
-  if (fields.state or {})[1] == "running" and core.wall() * 1000 + ms > (fields.ends_ms or 0) then
+  if (fields.state or {})[1] == "running" then
     local ends_at
-    ends_at, err = state._driver:set_lifetime(fields.id, lifetime, timeout)
+    ends_at, err = state._driver:set_lifetime(fields.id, lifetime, timeout, true)
     if not ends_at then
       return nil, err
     end

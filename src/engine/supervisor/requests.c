@@ -88,7 +88,7 @@ static int hello(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failu
 }
 
 /* The sandbox a request names. */
-static struct sb_box *named(const struct sb_wire_in *in, struct sb_failure *f)
+static struct sb_box *named_or_ending(const struct sb_wire_in *in, struct sb_failure *f)
 {
     struct sb_field_view v;
     char id[SB_ID_MAX + 1];
@@ -102,6 +102,16 @@ static struct sb_box *named(const struct sb_wire_in *in, struct sb_failure *f)
     if (b == NULL)
         sb_failed(f, "NotFound", 0, "id", "there is no sandbox %s", id);
     return b;
+}
+
+/* Once its destruction has begun nobody can do anything with it any more, nor learn of it. */
+static struct sb_box *named(const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_box *b = named_or_ending(in, f);
+    if (b == NULL || b->goal != SB_GOAL_DESTROY)
+        return b;
+    sb_failed(f, "NotFound", 0, "destroyed", "sandbox %s is being destroyed", b->rec.id);
+    return NULL;
 }
 
 /* Its record was damaged: it can only be looked at and destroyed. */
@@ -193,8 +203,8 @@ static void select_box(struct sb_box *b, void *arg)
     struct sb_field_view v;
     const char *state = sb_state_name(b->rec.state);
     bool any = false, match = false;
-    if (b->rec.state == SB_BOX_CREATING || strcmp(b->rec.id, s->after) <= 0 ||
-        !labels_match(b, s->in))
+    if (b->rec.state == SB_BOX_CREATING || b->goal == SB_GOAL_DESTROY ||
+        strcmp(b->rec.id, s->after) <= 0 || !labels_match(b, s->in))
         return;
     while (sb_read_field(&walk, &v) == 1)
         if (v.tag == SB_F_STATE) {
@@ -244,7 +254,7 @@ static int list(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failur
 
 static int destroy(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
-    struct sb_box *b = named(in, f);
+    struct sb_box *b = named_or_ending(in, f);
     if (b == NULL && strcmp(f->kind, "NotFound") != 0)
         return -1;
     if (b == NULL) {
@@ -267,7 +277,9 @@ static int lifetime(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fa
         return sb_failed(f, "InvalidArgument", 0, "lifetime", "no valid lifetime");
     if (b->rec.state != SB_BOX_RUNNING || b->dying)
         return sb_failed(f, "NotRunning", 0, "lifetime", "sandbox %s is not running", b->rec.id);
-    if (sb_life_set(b, (int64_t)ms, f) < 0)
+    bool enough = b->rec.deadline_ms == 0 || b->rec.deadline_ms >= sb_now_ms() + (int64_t)ms;
+    bool extend = sb_read_u64(&in->fields, SB_F_EXTEND, 0) != 0;
+    if (!(extend && enough) && sb_life_set(b, (int64_t)ms, f) < 0)
         return -1;
     struct sb_packer p;
     sb_conn_begin(&p, SB_REPLY, in->head.req);

@@ -264,17 +264,18 @@ describe("the room:", function()
     it("does not mix the pipes of concurrent starts", function()
       with_box(function(box)
         for _ = 1, inside.times(10) do
-          local reader, sleeper
+          local reader, sleeper, other
           sandbar.assert(sandbar.all {
             function() reader = sandbar.assert(box:start({ "cat" }, { stdin = "pipe" })) return true end,
             function() sleeper = sandbar.assert(box:start { "sleep", "60" }) return true end,
-            function() return sandbar.assert(box:start { "sleep", "60" }) end,
+            function() other = sandbar.assert(box:start { "sleep", "60" }) return true end,
           })
           reader.stdin:close()
           assert.equal("", sandbar.assert(reader.stdout:read("a", { timeout = 2 })))
           assert.is_true(sandbar.assert(reader:wait { timeout = 2 }).ok)
           assert.is_true(reader.stdin:close())
           sleeper:kill { signal = "KILL" }
+          other:kill { signal = "KILL" }
         end
       end)
     end)

@@ -59,7 +59,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
     def do_GET(self):
-        if self.headers.get("Upgrade"):
+        if self.path == "/refuse":
+            self.send_response(403)
+            self.send_header("X-Many", "1")
+            self.send_header("Connection", "keep-alive, X-Hop")
+            self.send_header("X-Hop", "1")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"4\r\nno, \r\n5;x=y\r\nnever\r\n0\r\n\r\n")
+        elif self.path == "/headers":
+            self.say(repr(sorted(self.headers.keys())).encode())
+        elif self.headers.get("Upgrade"):
             self.connection.sendall(
                 b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
             while True:
@@ -185,5 +195,58 @@ s.sendall(b"hello")
 print(head.split(b" ")[1].decode(), s.recv(100).decode(), end="")
 ]]), dir))
     assert.equal("101 HELLO", out)
+  end)
+
+  -- What a visitor hears that sends these bytes.
+  local function talk(bytes)
+    helper.write_file(dir .. "/bytes", bytes)
+    return helper.shell(("python3 -c %s %s/s <%s/bytes"):format(helper.quote([[
+import socket, sys
+s = socket.socket(socket.AF_UNIX); s.settimeout(2); s.connect(sys.argv[1])
+s.sendall(sys.stdin.buffer.read())
+got = b""
+try:
+    while True:
+        data = s.recv(65536)
+        if not data: break
+        got += data
+except TimeoutError: pass
+sys.stdout.buffer.write(got)
+]]), dir, dir))
+  end
+
+  promise("opens no pipe unless the application agrees: its refusal is an answer", function()
+    local out = talk("GET /refuse HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
+      .. "GET /headers HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert.is_truthy(out:find("^HTTP/1.1 403 "), out)
+    assert.is_truthy(out:find("X-Many: 1", 1, true), out)
+    assert.is_nil(out:find("X-Hop", 1, true), out)
+    assert.is_truthy(out:find("no, ", 1, true), out)
+    assert.is_truthy(out:find("never", 1, true), out)
+    -- The second request is nginx's to take, not bytes for the application.
+    local _, answers = out:gsub("HTTP/1.1 %d%d%d", "")
+    assert.is_true(answers <= 2, out)
+    if answers == 2 then
+      assert.is_truthy(out:find("HTTP/1.1 200 ", 1, true), out)
+    end
+  end)
+
+  promise("takes an Upgrade without Connection for an ordinary request, and passes neither on", function()
+    for _, connection in ipairs { "", "Connection: keep-alive\r\n", "Connection: close, X-Mine\r\nX-Mine: 1\r\n" } do
+      local out = talk("GET /headers HTTP/1.1\r\nHost: x\r\nUpgrade: echo\r\n" .. connection .. "\r\n")
+      assert.is_truthy(out:find("^HTTP/1.1 200 "), out)
+      assert.is_nil(out:find("Upgrade", 1, true), out)
+      assert.is_nil(out:find("Mine", 1, true), out)
+    end
+  end)
+
+  promise("passes no header of the visitor's connection on with an upgrade", function()
+    local out = talk("GET /headers HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, X-Mine\r\nUpgrade: echo\r\nX-Mine: 1\r\n"
+      .. "Proxy-Authorization: x\r\nX-Other: 1\r\n\r\n")
+    assert.is_truthy(out:find("^HTTP/1.1 200 "), out)
+    assert.is_truthy(out:find("'X-Other'", 1, true), out)
+    assert.is_truthy(out:find("'Upgrade'", 1, true), out)
+    assert.is_nil(out:find("Mine", 1, true), out)
+    assert.is_nil(out:find("Proxy", 1, true), out)
   end)
 end)

@@ -6,6 +6,7 @@ local port_module = require "sandbar.port"
 local stream = require "sandbar.stream"
 
 local CHUNK = 65536
+local MAX_HEAD = 65536
 
 local openresty = {}
 
@@ -94,33 +95,150 @@ local function request_body(ngx, list)
   return nil
 end
 
+-- ---- answers ----
+
+-- Status and headers to the visitor.
+local function send_head(ngx, status, list)
+  ngx.status = status
+  local drop, seen = dropped(list), {}
+  for _, pair in ipairs(list) do
+    local name = pair[1]:lower()
+    if not drop[name] then
+      seen[name] = seen[name] or {}
+      table.insert(seen[name], pair[2])
+      ngx.header[pair[1]] = #seen[name] > 1 and seen[name] or pair[2]
+    end
+  end
+  ngx.send_headers()
+end
+
+-- The body, piece by piece as next_piece() gives it. True, or nil and what ended it too early.
+local function send_body(ngx, next_piece)
+  while true do
+    local data, err = next_piece()
+    if not data then
+      return not err or nil, err
+    end
+    if not ngx.print(data) or not ngx.flush(true) then
+      return true -- the visitor has left
+    end
+  end
+end
+
 -- ---- upgrades ----
 
-local function upgrade_head(ngx, list, host)
-  local lines = { ("%s %s HTTP/1.1"):format(ngx.req.get_method(), ngx.var.request_uri), "Host: " .. host }
+-- Does the visitor ask for another protocol on this connection? Only then is there more than one message.
+local function wants_upgrade(list)
+  if not find(list, "upgrade") or find(list, "transfer-encoding")
+    or (tonumber(find(list, "content-length")) or 0) > 0 then
+    return false
+  end
   for _, pair in ipairs(list) do
-    if pair[1]:lower() ~= "host" then
+    if pair[1]:lower() == "connection" then
+      for name in pair[2]:gmatch("[^%s,]+") do
+        if name:lower() == "upgrade" then
+          return true
+        end
+      end
+    end
+  end
+  return false
+end
+
+local function upgrade_head(ngx, list, host)
+  local drop = dropped(list)
+  local lines = {
+    ("%s %s HTTP/1.1"):format(ngx.req.get_method(), ngx.var.request_uri), "Host: " .. host,
+    "Connection: Upgrade", "Upgrade: " .. find(list, "upgrade"),
+  }
+  for _, pair in ipairs(list) do
+    if not drop[pair[1]:lower()] then
       lines[#lines + 1] = pair[1] .. ": " .. pair[2]
     end
   end
   return table.concat(lines, "\r\n") .. "\r\n\r\n"
 end
 
-local function pipe(ngx, port, list, host)
-  local connection, err = port:connect()
-  if not connection then
-    return nil, err
+local function broken(what)
+  return nil, errors.new { kind = "Protocol", op = "proxy", message = "the application's answer: " .. what }
+end
+
+-- The head of the final answer: its status and headers, and its text as it came; or nil and an error.
+local function answer_head(connection)
+  while true do
+    local line, err = connection:read("l", { max = MAX_HEAD })
+    local status = line and tonumber(line:match("^HTTP/1%.[01] (%d%d%d)"))
+    if not status then
+      return nil, err or select(2, broken("it does not begin as one"))
+    end
+    local list, text, size = {}, { (line:gsub("\r$", "")) }, #line
+    repeat
+      line, err = connection:read("l", { max = MAX_HEAD })
+      if not line then
+        return nil, err or select(2, broken("it ends in its head"))
+      end
+      line = line:gsub("\r$", "")
+      size = size + #line
+      if size > MAX_HEAD then
+        return broken("its head is too long")
+      end
+      local name, value = line:match("^([^:%s]+):%s*(.-)%s*$")
+      if name then
+        list[#list + 1] = { name, value }
+        text[#text + 1] = name .. ": " .. value
+      end
+    until line == ""
+    if status == 101 or status >= 200 then
+      return status, list, table.concat(text, "\r\n") .. "\r\n\r\n"
+    end
   end
+end
+
+-- A function that gives the body of an answer that is no upgrade.
+local function answer_body(connection, method, status, list)
+  if method == "HEAD" or status == 204 or status == 304 then
+    return function() end
+  end
+  local coding = find(list, "transfer-encoding")
+  local left = not coding and tonumber(find(list, "content-length"))
+  if not coding and not left then
+    return function()
+      return port_module.some(connection)
+    end
+  end
+  local done = false
+  return function()
+    if coding and not done and (left or 0) == 0 then
+      local line, err = connection:read("l", { max = 4096 })
+      if line and left then -- behind the last chunk
+        line, err = connection:read("l", { max = 4096 })
+      end
+      left = line and tonumber(line:match("^%x+"), 16)
+      if not left then
+        return nil, err or select(2, broken("it ends in its body"))
+      end
+      done = left == 0
+    end
+    if left == 0 then
+      return nil
+    end
+    local data, err = connection:read(math.min(left, CHUNK))
+    if not data then
+      return nil, err or select(2, broken("it ends in its body"))
+    end
+    left = left - #data
+    return data
+  end
+end
+
+-- Both directions until one of them ends.
+local function pipe(ngx, connection, head)
   local socket, why = ngx.req.socket(true)
   if not socket then
-    connection:close()
     return nil, errors.new { kind = "Platform", op = "proxy", message = "the client's socket: " .. tostring(why) }
   end
-  local ok
-  ok, err = connection:write(upgrade_head(ngx, list, host))
-  if not ok then
-    connection:close()
-    return nil, err
+  if not socket:send(head) then
+    return true
   end
   local up = ngx.thread.spawn(function()
     while true do
@@ -137,9 +255,26 @@ local function pipe(ngx, port, list, host)
       break
     end
   end
-  connection:close()
   ngx.thread.kill(up)
   return true
+end
+
+-- Asks for the other protocol. Bytes go through only once the application has said 101; any other answer is an
+-- answer like every other one.
+local function upgrade(ngx, connection, list, host)
+  local ok, err = connection:write(upgrade_head(ngx, list, host))
+  if not ok then
+    return nil, err
+  end
+  local status, headers, head = answer_head(connection)
+  if not status then
+    return nil, headers
+  end
+  if status == 101 then
+    return pipe(ngx, connection, head)
+  end
+  send_head(ngx, status, headers)
+  return send_body(ngx, answer_body(connection, ngx.req.get_method(), status, headers))
 end
 
 -- ---- plain requests ----
@@ -166,33 +301,13 @@ local function forward(ngx, port, list, host)
   if not answer then
     return nil, err
   end
-  ngx.status = answer.status
-  drop = dropped(answer.headers)
-  local seen = {}
-  for _, pair in ipairs(answer.headers) do
-    local name = pair[1]:lower()
-    if not drop[name] then
-      seen[name] = seen[name] or {}
-      table.insert(seen[name], pair[2])
-      ngx.header[pair[1]] = #seen[name] > 1 and seen[name] or pair[2]
-    end
-  end
-  ngx.send_headers()
-  while true do
-    local data
-    data, err = stream.some(answer.body)
-    if not data then
-      break
-    end
-    if not ngx.print(data) or not ngx.flush(true) then
-      break -- the visitor has left
-    end
-  end
+  send_head(ngx, answer.status, answer.headers)
+  local ok
+  ok, err = send_body(ngx, function()
+    return stream.some(answer.body)
+  end)
   answer.body:close()
-  if err then
-    return nil, err
-  end
-  return true
+  return ok, err
 end
 
 -- Answers the current request with what the port says. True, or nil and an error: when nothing has been
@@ -204,10 +319,17 @@ function openresty.proxy(port, opts)
   end
   local list = request_headers(ngx)
   local host = opts and opts.host or ("localhost:%d"):format(port.number)
-  if find(list, "upgrade") then
-    return pipe(ngx, port, list, host)
+  if not wants_upgrade(list) then
+    return forward(ngx, port, list, host)
   end
-  return forward(ngx, port, list, host)
+  local connection, err = port:connect()
+  if not connection then
+    return nil, err
+  end
+  local ok
+  ok, err = upgrade(ngx, connection, list, host)
+  connection:close()
+  return ok, err
 end
 
 return openresty

@@ -148,4 +148,73 @@ describe("the supervisor", function()
     assert.equal(errors.kind_of(err.errno), err.kind)
     box:close()
   end)
+
+  it("says that groups of its user which cannot be dropped stay inside", function()
+    helper.need_root()
+    helper.need_program("setpriv")
+    sh("chmod a+x %s", helper.scratch())
+    local file = helper.write_file(helper.dir() .. "/groups.lua", [[
+      local sandbar = require "sandbar"
+      local sandboxes = sandbar.assert(sandbar.open { root = arg[1], linger = 0 })
+      print(sandbar.assert(sandboxes:capabilities()).privilege_isolated)
+      local box, err = sandboxes:create_scoped { expect = { "privilege_isolated" } }
+      print(box and box:close() or err.clause)
+    ]])
+    local function run(groups)
+      local root = helper.dir()
+      sh("chown 23456:23456 %s && chmod 700 %s", root, root)
+      return sh("cd / && HOME=%s setpriv --reuid 23456 --regid 23456 --groups %s %s %s %s", root, groups,
+        helper.interpreter(), file, root)
+    end
+    assert.equal("true\ntrue\n", run("23456"))
+    assert.equal("false\nexpect.privilege_isolated\n", run("23456,4,27"))
+  end)
+
+  -- Where a state root begins to look for id ranges.
+  local HASH = [[
+import fcntl, os, struct, sys
+def start(path):
+    st, h = os.stat(path), 0xcbf29ce484222325
+    for byte in struct.pack("QQ", st.st_dev, st.st_ino):
+        h = (h ^ byte) * 0x100000001b3 % 2**64
+    return h % 4096
+]]
+
+  local function ranges_of(root)
+    local out = {}
+    for _, child in ipairs(helper.proc.children(supervisor_of(root))) do
+      local map = helper.read_file(("/proc/%d/uid_map"):format(child.pid)) or ""
+      local outside = tonumber(map:match("^%s*0%s+(%d+)"))
+      if outside and outside > 0 then
+        out[#out + 1] = (outside - 1879048192) / 65536
+      end
+    end
+    return out
+  end
+
+  it("takes no id range that another state root's supervisor or sandbox has", function()
+    helper.need_root()
+    local first, second = helper.dir(), helper.dir()
+    local sandboxes = helper.open { root = first }
+    local box = sandbar.assert(sandboxes:create { id = "a" })
+    local taken = {}
+    for _, range in ipairs(ranges_of(first)) do
+      taken[range] = true
+    end
+    assert.is_truthy(next(taken))
+    kill_supervisor(first)
+    -- A root that would begin where the first one's sandbox is.
+    local other = sh("python3 -c '%s\nn = 0\nwhile True:\n    path = \"%s/\" + str(n)\n    n += 1\n"
+      .. "    os.mkdir(path, 0o700)\n    if start(path) == start(\"%s\"): break\nprint(path)'",
+      HASH, second, first):match("%S+")
+    local others = helper.open { root = other }
+    local theirs = sandbar.assert(others:create { id = "b" })
+    for _, range in ipairs(ranges_of(other)) do
+      assert.is_nil(taken[range])
+    end
+    sandbar.assert(theirs:destroy())
+    theirs:close()
+    sandbar.assert(box:destroy())
+    box:close()
+  end)
 end)

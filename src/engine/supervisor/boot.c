@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "range.h"
 #include "slot.h"
 #include "spare.h"
 
@@ -132,6 +133,7 @@ int sb_boot_slot(struct sb_box *b, struct sb_slot *s, struct sb_failure *f)
         sb_failed_errno(&b->why, "clone", "pid 1 has no identity");
         sb_guest_kill(b, NULL);
     }
+    sb_range_note(b->rec.range, &b->rec.pid1);
     return 0;
 }
 

@@ -83,6 +83,12 @@ static int hello(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failu
     sb_pack_str(&p, SB_F_CAP,
                 sb_cgroup_have() ? "survives_service_stop" : "survives_service_stop=false");
     sb_pack_str(&p, SB_F_CAP, sup.mode == SB_MODE_SINGLE ? "setuid=false" : "setuid");
+    if (sup.mode == SB_MODE_SINGLE && sup.groups[0] != '\0') {
+        char text[sizeof sup.groups + 24];
+        snprintf(text, sizeof text, "supplementary_groups=%s", sup.groups);
+        sb_pack_str(&p, SB_F_CAP, text);
+        sb_pack_str(&p, SB_F_CAP, "privilege_isolated=false");
+    }
     sb_conn_send(c, &p, NULL, 0);
     return 0;
 }

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <limits.h>
 #include <linux/nsfs.h>
 #include <poll.h>
 #include <sched.h>
@@ -253,8 +254,21 @@ static int find_living(void)
     return found >= 0 ? found : search(sup.prepared);
 }
 
+/* In the single-id form they cannot be dropped: what they may, sandboxes may. It is told. */
+static void note_groups(void)
+{
+    static gid_t group[NGROUPS_MAX];
+    int n = getgroups(NGROUPS_MAX, group);
+    size_t at = 0;
+    for (int i = 0; i < n && at + 16 < sizeof sup.groups; i++)
+        if (group[i] != getegid())
+            at += (size_t)snprintf(sup.groups + at, sizeof sup.groups - at, "%s%u",
+                                   at > 0 ? "," : "", group[i]);
+}
+
 int sb_rootless_enter(struct sb_failure *f)
 {
+    note_groups();
     sb_autofd int living = find_living();
     if (living < 0)
         return make_fresh(f);

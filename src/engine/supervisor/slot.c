@@ -25,6 +25,7 @@
 
 #include "birth.h"
 #include "loop.h"
+#include "range.h"
 #include "raw.h"
 #include "trash.h"
 
@@ -104,10 +105,13 @@ void sb_slot_reserve(int range, bool used)
     if (range < 0 || range >= SB_RANGES)
         return;
     unsigned char bit = (unsigned char)(1u << (range % 8));
-    if (used)
+    if (used) {
         pool.used[range / 8] |= bit;
-    else
+        sb_range_keep(range);
+    } else {
         pool.used[range / 8] &= (unsigned char)~bit;
+        sb_range_give(range);
+    }
 }
 
 /* Supervisors of other state roots take from the same ranges: each starts at its own place. */
@@ -118,8 +122,8 @@ static int take_range(void)
     int start = (int)(sup.root_hash % SB_RANGES);
     for (int i = 0; i < SB_RANGES; i++) {
         int r = (start + i) % SB_RANGES;
-        if ((pool.used[r / 8] & (1u << (r % 8))) == 0) {
-            sb_slot_reserve(r, true);
+        if ((pool.used[r / 8] & (1u << (r % 8))) == 0 && sb_range_take(r)) {
+            pool.used[r / 8] |= (unsigned char)(1u << (r % 8));
             return r;
         }
     }

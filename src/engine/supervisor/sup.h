@@ -37,6 +37,7 @@ struct sb_sup {
     int image;                                       /* pid 1's program: sealed memfd, read-only */
     uid_t owner;                          /* who may connect, as seen from here: always 0 */
     uint32_t sub_uid, sub_gid, sub_count; /* the ranges mapped into S; 0 without */
+    char groups[128]; /* single-id form: supplementary groups that stay, "4,27"; "" without any */
     uint64_t linger_ms;
     int64_t clock_offset_ms; /* the test clock: added to CLOCK_BOOTTIME */
     char host_boot[40];      /* the machine's boot id */

@@ -1,6 +1,7 @@
 local helper = require "spec.helper"
 local inside = require "spec.support.inside"
 
+local capabilities = require "sandbar.capabilities"
 local driver = require "sandbar.local.driver"
 local sandbar = require "sandbar"
 
@@ -44,7 +45,8 @@ describe("the local provider", function()
     sandbar.assert(box.files:write("note", "left here"))
     box:close()
     local r = helper.run_lua([[
-      local driver = require "sandbar.local.driver"
+      local capabilities = require "sandbar.capabilities"
+local driver = require "sandbar.local.driver"
 local sandbar = require "sandbar"
       local sandboxes = sandbar.assert(sandbar.open { root = (...), linger = 0 })
       local box = sandbar.assert(sandboxes:connect("found", { expect_labels = { user = "42" } }))
@@ -155,7 +157,8 @@ local sandbar = require "sandbar"
 
   it("destroys scoped sandboxes of a program that was killed", function()
     local child = helper.start_lua([[
-      local driver = require "sandbar.local.driver"
+      local capabilities = require "sandbar.capabilities"
+local driver = require "sandbar.local.driver"
 local sandbar = require "sandbar"
       local sandboxes = sandbar.assert(sandbar.open { root = (...), linger = 0 })
       local scoped = sandbar.assert(sandboxes:create_scoped { id = "scoped" })
@@ -283,11 +286,39 @@ local sandbar = require "sandbar"
     assert.equal("all", have.signals)
     inside.with_box(sandboxes, function(box)
       local measured = sandbar.assert(sandboxes:capabilities { measure = box }).measured
-      for _, name in ipairs { "workspace_coherent", "process_isolated", "network_isolated", "privilege_isolated" } do
+      for _, name in ipairs {
+        "workspace_coherent", "process_isolated", "network_isolated", "privilege_isolated", "append", "xattrs",
+      } do
         assert.is_true(measured[name].value, name .. ": " .. measured[name].evidence)
         assert.is_truthy(measured[name].at)
+        assert.is_true(have[name] or name == "append")
       end
+      local kill = measured.tree_kill -- what is claimed holds; what was seen once may be better
+      assert.is_true(kill.value == "exact" or kill.value == have.tree_kill, kill.evidence)
     end)
+  end)
+
+  it("measures what is there: what leaves the tree, steps that fail", function()
+    -- A kill that spares what has left the session, and a disk that takes nothing.
+    local box = {
+      files = { temp_dir = function() return nil, "no room" end },
+      start = function(self)
+        return {
+          stdout = { read = function() return "" end },
+          kill = function() return {} end,
+          close = function() return self end,
+        }
+      end,
+      exec = function(_, cmd)
+        return type(cmd) == "string" and cmd:find("987") and { ok = true, stdout = "987652\n" } or nil
+      end,
+    }
+    local measured = capabilities.measure(box)
+    assert.equal("descendants", measured.tree_kill.value)
+    assert.is_truthy(measured.tree_kill.evidence:find("an orphan in one yes", 1, true))
+    assert.is_nil(measured.append)
+    assert.is_nil(measured.workspace_coherent)
+    assert.is_nil(measured.xattrs)
   end)
 
   it("refuses templates and snapshots by name until they are there", function()
@@ -298,6 +329,7 @@ local sandbar = require "sandbar"
     inside.with_box(sandboxes, function(box)
       for _, name in ipairs { "snapshot", "fork", "update_network", "metrics" } do
         refused("Unsupported", name, box[name](box))
+        assert.is_nil(tostring(select(2, box[name](box))):find(name .. ": " .. name .. ":", 1, true))
       end
       refused("Unsupported", "memory", box:pause())
       refused("InvalidArgument", "keep", box:pause { keep = "nothing" })

@@ -61,18 +61,42 @@ local function run(box, cmd, opts)
   return box:exec(cmd, opts)
 end
 
+-- What fn(a fresh directory inside) gives.
+local function with_dir(box, fn)
+  local dir, err = box.files:temp_dir()
+  if not dir then
+    return nil, tostring(err)
+  end
+  local value, evidence = fn(dir)
+  box.files:remove(dir, { recursive = true })
+  return value, evidence
+end
+
+-- A command, its child in a session of its own, and an orphan there that is nobody's descendant any more. All of
+-- them have their number as an argument; what looks for them has none.
+local KIN = "setsid sleep 987651 >/dev/null & (setsid sleep 987652 >/dev/null &); echo; exec sleep 987650 >/dev/null"
+local SURVIVORS = [[for f in /proc/[0-9]*/cmdline; do
+  word=$(tr '\0' '\n' <"$f" 2>/dev/null | grep -x '98765[012]') || continue
+  echo $word
+  kill -9 $(echo "$f" | cut -d/ -f3)
+done; true]]
+
 -- Each probe gives a value and its evidence, or nil and why it could not tell.
 local PROBES = {
   workspace_coherent = function(box)
-    local dir, err = box.files:temp_dir()
-    if not dir then
-      return nil, tostring(err)
-    end
-    local text = core.uuid()
-    box.files:write(dir .. "/probe", text)
-    local r = run(box, { "cat", dir .. "/probe" })
-    box.files:remove(dir, { recursive = true })
-    return r ~= nil and r.stdout == text, "a file written by the API was read by a command"
+    return with_dir(box, function(dir)
+      local text = core.uuid()
+      local ok, err = box.files:write(dir .. "/probe", text)
+      local r
+      if ok then
+        r, err = run(box, { "cat", dir .. "/probe" })
+      end
+      if not r then
+        return nil, tostring(err)
+      end
+      return r.stdout == text, "a file written by the API, read by a command, gave "
+        .. (r.stdout == text and "the same" or "something else")
+    end)
   end,
   process_isolated = function(box)
     local r = run(box, "ls /proc | grep -c '^[0-9]'; cat /proc/1/comm")
@@ -98,26 +122,58 @@ local PROBES = {
     return r.stdout:match("CapEff: *0+ ") ~= nil, "a command has " .. r.stdout
   end,
   tree_kill = function(box)
-    local p = box:start("setsid sleep 987654 & sleep 987654", { stdout = "ignore", stderr = "ignore" })
+    local p, err = box:start(KIN, { stderr = "ignore" })
     if not p then
-      return nil, "sleep could not be started"
+      return nil, tostring(err)
     end
-    p:kill { signal = "KILL", grace = 0 }
-    p:close()
-    local r = run(box, "grep -zlx 987654 /proc/[0-9]*/cmdline 2>/dev/null | wc -l")
-    local gone = r ~= nil and tonumber(r.stdout) == 0
-    return gone and "exact" or false, "children that left the session were " .. (gone and "gone" or "alive")
+    local line
+    line, err = p.stdout:read("l", { timeout = 10 })
+    if line then
+      line, err = p:kill { signal = "KILL", grace = 0, timeout = 10 }
+    end
+    p:close { timeout = 10 }
+    local left
+    if line then
+      left, err = run(box, SURVIVORS)
+    end
+    if not left or not left.ok then
+      return nil, tostring(err or "the processes could not be looked at")
+    end
+    local found = {}
+    for word in left.stdout:gmatch("%d+") do
+      found[word] = true
+    end
+    local value = not next(found) and "exact" or not found["987651"] and not found["987650"] and "descendants"
+      or not found["987650"] and "group" or false
+    return value, ("alive after the kill: the command %s, a child in a session of its own %s, an orphan in one %s"
+      ):format(found["987650"] and "yes" or "no", found["987651"] and "yes" or "no", found["987652"] and "yes" or "no")
   end,
   append = function(box)
-    local dir = box.files:temp_dir()
-    if not dir then
-      return nil, "no directory for it"
-    end
-    box.files:write(dir .. "/a", "1")
-    box.files:write(dir .. "/a", "2", { flag = "a" })
-    local data = box.files:read(dir .. "/a")
-    box.files:remove(dir, { recursive = true })
-    return data == "12", "two writes, one appending, gave " .. tostring(data)
+    return with_dir(box, function(dir)
+      local ok, err = box.files:write(dir .. "/a", "1")
+      if ok then
+        ok, err = box.files:write(dir .. "/a", "2", { flag = "a" })
+      end
+      local data
+      if ok then
+        data, err = box.files:read(dir .. "/a")
+      end
+      if not data then
+        return nil, tostring(err)
+      end
+      return data == "12", "two writes, one appending, gave " .. data
+    end)
+  end,
+  xattrs = function(box)
+    return with_dir(box, function(dir)
+      local ok, err = box.files:write(dir .. "/x", "", { xattrs = { ["user.probe"] = "1" } })
+      if not ok and err.kind ~= "Unsupported" then
+        return nil, tostring(err)
+      end
+      local entry = ok and box.files:stat(dir .. "/x", { xattrs = true })
+      local value = entry and entry.xattrs and entry.xattrs["user.probe"]
+      return value == "1", "an attribute that was set reads as " .. tostring(value)
+    end)
   end,
 }
 

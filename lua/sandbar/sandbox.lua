@@ -255,16 +255,16 @@ end
 -- ---- what comes later, refused by name ----
 
 for name, what in pairs {
-  snapshot = "snapshots",
-  fork = "copies of a running sandbox",
-  update_network = "changing the network policy",
-  metrics = "metrics",
+  snapshot = "snapshots are",
+  fork = "copies of a running sandbox are",
+  update_network = "changing the network policy is",
+  metrics = "metrics are",
 } do
   methods[name] = function(self)
     local state = state_of(self)
     return nil, errors.new {
       kind = "Unsupported", op = name, clause = name, id = state.id,
-      message = ("%s: %s: not there yet on the local engine"):format(name, what),
+      message = what .. " not there yet on the local engine",
     }
   end
 end

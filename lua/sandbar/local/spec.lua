@@ -108,7 +108,6 @@ clause("template", function(s, f)
   if not ok then
     return nil, err
   end
-  f.template = "rootfs"
   f.rootfs = path
   return "the tree at " .. path
 end)

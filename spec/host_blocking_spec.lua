@@ -193,6 +193,29 @@ describe("Ctrl-C", function()
     assert.matches("interrupted!", r.stderr)
   end)
 
+  it("ends the program with clean-up when it comes while a task computes, whoever it is raised in", function()
+    for _ = 1, 20 do
+      local child = helper.start_lua([[
+        local sandbar = require "sandbar"
+        sandbar.run(function()
+          sandbar.spawn(function() while sandbar.sleep(0.0003) do end end)
+          return sandbar.scope(function(scope)
+            scope:defer(function() sandbar.sleep(0.001) print("cleaned up") end)
+            print "ready" io.stdout:flush()
+            local n = 0
+            repeat n = n + 1 until n % 100000 == 0 and not sandbar.sleep(0)
+          end)
+        end)
+      ]], { timeout = 20 })
+      assert.equal("ready", child:line())
+      child:signal("INT")
+      local r = child:wait()
+      assert.is_falsy(r.timed_out)
+      assert.equal("ready\ncleaned up\n", r.stdout)
+      assert.matches("interrupted!", r.stderr)
+    end
+  end)
+
   it("can be caught, and waits work afterwards", function()
     local r = interrupted([[
       local sandbar = require "sandbar"

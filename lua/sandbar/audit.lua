@@ -48,15 +48,11 @@ function audit.configure(opts)
   if opts.fn and opts.fd then
     return nil, errors.new { kind = "InvalidArgument", op = "audit", message = "fn and fd exclude each other" }
   end
-  if opts.fd ~= nil then
-    local ok, e = core.audit(opts.fd)
-    if not ok then
-      return nil, errors.from(e, "audit")
-    end
-    sink = opts.fd and core.audit_write or nil
-    return true
+  local ok, e = core.audit(opts.fd or false)
+  if not ok then
+    return nil, errors.from(e, "audit")
   end
-  sink = opts.fn or nil
+  sink = opts.fd and core.audit_write or opts.fn or nil
   return true
 end
 

@@ -1,19 +1,19 @@
 -- Sandbox: the handle of one sandbox. Its fields are what was last heard; every call that can wait
 -- takes a timeout. Lifecycle goes to the provider's driver, everything else to the link.
 
-local attach = require "sandbar.attach"
 local audit = require "sandbar.audit"
 local check = require "sandbar.check"
 local command = require "sandbar.command"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local exec = require "sandbar.exec"
-local files = require "sandbar.files"
+local lazy = require "sandbar.lazy"
 local link = require "sandbar.link"
 local own = require "sandbar.own"
-local port = require "sandbar.port"
 local record = require "sandbar.record"
-local start = require "sandbar.start"
+
+local attach, files = lazy "sandbar.attach", lazy "sandbar.files"
+local port, start = lazy "sandbar.port", lazy "sandbar.start"
 
 local sandbox = {}
 
@@ -270,6 +270,12 @@ for name, what in pairs {
 end
 
 class = core.class("Sandbox", methods, {
+  getters = {
+    files = function(state)
+      state._files = state._files or files.new(state._link)
+      return state._files
+    end,
+  },
   on_close = function(self)
     return methods.close(self)
   end,
@@ -294,7 +300,6 @@ function sandbox.new(r, opts)
   local state = {
     id = r.fields.id,
     provider_id = r.fields.id,
-    files = files.new(to),
     _link = to,
     _release = r.release,
     _finalize = function(handle)

@@ -53,11 +53,25 @@ local function finish(t, r)
   wait.fire(t._ended)
 end
 
+-- LuaJIT's Ctrl-C raises in whatever coroutine runs, other interpreters' in the main program. It means the
+-- program, so the host raises it there; the message is the interpreter's own.
+local function is_interruption(err)
+  return rawget(_G, "jit") ~= nil and type(err) == "string" and err:find("interrupted!$") ~= nil
+end
+
 local function body(t)
   if context.interrupted(t._ctx) then
     return finish(t, { ok = true, n = 2, nil, t._ctx.cancelled })
   end
-  finish(t, nested.try(t._fn, compat.unpack(t._args, 1, t._args.n)))
+  local r = nested.try(t._fn, compat.unpack(t._args, 1, t._args.n))
+  if not r.ok and is_interruption(r.error) then
+    local host = host_of.current()
+    if host.interrupt then
+      t._observed = true
+      host.interrupt(r.error)
+    end
+  end
+  finish(t, r)
 end
 
 --- Starts it. `detached`: not tied to the request it was started in, where there are such; `at_once`: up

@@ -46,12 +46,14 @@ function blocking.waiter(ctx)
 end
 
 blocking.unpark = scheduler.unpark
+blocking.interrupt = scheduler.interrupt
 
 -- Turns until done(). True, or nil and why that will never be.
 local function drive(done)
   local mailbox = core.mailbox()
   while not done() do
     scheduler.turn()
+    scheduler.check_interruption()
     if not done() and scheduler.idle() then
       if mailbox:pending() > 0 then
         -- Interrupted: back in Lua the interpreter's hook raises. A signal that came just before the call began

@@ -103,6 +103,20 @@ function scheduler.drain()
   return #done
 end
 
+--- The program was interrupted while a task ran: the main part raises it when the task is done.
+function scheduler.interrupt(err)
+  scheduler.interruption = err
+end
+
+--- Raises what interrupt() was told.
+function scheduler.check_interruption()
+  local err = scheduler.interruption
+  if err ~= nil then
+    scheduler.interruption = nil
+    error(err, 0)
+  end
+end
+
 --- Nothing can go on without something happening first.
 function scheduler.idle()
   return first > last and #later == 0
@@ -150,6 +164,7 @@ function scheduler.step(seconds)
   while in_time and scheduler.drain() > 0 do
     in_time = run_ready(stop)
   end
+  scheduler.check_interruption()
   return scheduler.count
 end
 

@@ -2,19 +2,20 @@
 -- asked of the engine through driver.lua.
 
 local audit = require "sandbar.audit"
-local capabilities = require "sandbar.capabilities"
 local check = require "sandbar.check"
-local claims = require "sandbar.local.claims"
 local core = require "sandbar.core"
 local driver = require "sandbar.local.driver"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
-local listing = require "sandbar.local.listing"
+local lazy = require "sandbar.lazy"
 local own = require "sandbar.own"
 local record = require "sandbar.record"
 local sandbox = require "sandbar.sandbox"
 local spec = require "sandbar.local.spec"
 local values = require "sandbar.local.values"
+
+local capabilities, claims = lazy "sandbar.capabilities", lazy "sandbar.local.claims"
+local listing = lazy "sandbar.local.listing"
 
 local provider = {}
 

@@ -14,8 +14,9 @@
 #include "sup.h"
 #include "trash.h"
 
-/* Stocks are filled at once, one short step after each look for events; while pid 1 of a create has its
- * set-up before it, not for ANSWER_MS. What may take long waits for SILENCE_MS. */
+/* Work for idle moments starts after SILENCE_MS without an event: whoever has just got a sandbox wants
+ * the processors himself. Stocks that run low are filled all the same, one short step after each look for
+ * events; only while pid 1 of a create has its set-up before it, not for ANSWER_MS. */
 enum { BATCH = 32, GRAVES = 256, LATES = 128, ANSWER_MS = 1, SILENCE_MS = 5 };
 
 static struct {
@@ -143,13 +144,17 @@ void sb_loop_run(void)
         arm_timer(sb_life_tick());
         if (sup.leaving)
             break;
-        bool fill = sb_slot_wanted() || sb_spare_wanted();
-        bool idle_work = sb_trash_wanted() || loop.lates > 0;
-        int wait_ms = fill        ? (sb_life_answering() ? ANSWER_MS : 0)
-                      : idle_work ? (silent ? 0 : SILENCE_MS)
-                                  : -1;
+        bool fill = sb_slot_wanted() || sb_spare_wanted(), low = fill && sb_spare_low();
+        bool work = fill || sb_trash_wanted() || loop.lates > 0;
+        int wait_ms = SILENCE_MS;
+        if (!work)
+            wait_ms = -1;
+        else if (low && !silent)
+            wait_ms = sb_life_answering() ? ANSWER_MS : 0;
+        else if (silent)
+            wait_ms = 0;
         int n = epoll_wait(loop.epoll, ev, BATCH, wait_ms);
-        silent = n == 0 && !fill;
+        silent = n == 0 && (silent || wait_ms == SILENCE_MS);
         for (int i = 0; i < n; i++) {
             struct sb_source *src = ev[i].data.ptr;
             if (src->fd >= 0)
@@ -157,9 +162,9 @@ void sb_loop_run(void)
         }
         while (loop.graves > 0)
             free(loop.grave[--loop.graves]);
-        if (fill && (n == 0 || wait_ms == 0))
+        if (fill && (n == 0 || (low && wait_ms == 0))) {
             fill_stocks();
-        else if (n == 0 && idle_work) {
+        } else if (n == 0 && work) {
             close_lates();
             if (sb_trash_wanted())
                 sb_trash_start();

@@ -40,6 +40,11 @@ bool sb_spare_wanted(void)
            sb_real_ms() >= spares.retry_ms;
 }
 
+bool sb_spare_low(void)
+{
+    return count(false) <= SB_SPARES_LOW;
+}
+
 int64_t sb_spare_due_ms(void)
 {
     return count(false) < SB_SPARES && spares.retry_ms != 0 ? spares.retry_ms : INT64_MAX;

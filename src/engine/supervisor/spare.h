@@ -5,11 +5,12 @@
 
 #include "box.h"
 
-enum { SB_SPARES = 4 };
+enum { SB_SPARES = 4, SB_SPARES_LOW = 1 };
 
 /* A spare is an entry of the table with `spare` set, state creating and "." before the name of its
  * directory below <root>/v1/p as its id: no request can name it. */
 bool sb_spare_wanted(void);
+bool sb_spare_low(void);       /* the next creates may find none */
 int64_t sb_spare_due_ms(void); /* when a failed one is tried again */
 void sb_spare_make(void);
 int sb_spare_count(void);              /* of those that are ready */

@@ -105,6 +105,23 @@ describe("box.files", function()
     end)
   end)
 
+  it("means by timeout the whole call, whatever its source does", function()
+    with_box(function(files)
+      for _, atomic in ipairs { true, false } do
+        local began = helper.now()
+        local none, err = files:write("f", function()
+          sandbar.sleep(0.1)
+          return "x"
+        end, { timeout = 0.35, atomic = atomic })
+        assert.is_nil(none)
+        assert.equal("Timeout", err.kind)
+        assert.equal(0.35, err.limit)
+        assert.is_true(helper.now() - began < 3)
+        assert.equal(not atomic, files:exists("f"))
+      end
+    end)
+  end)
+
   it("reads no file of any size: 256 MiB unless max says more", function()
     inside.with_box(sandboxes, function(box)
       sandbar.assert(box:exec("truncate -s 6G sparse; truncate -s 270M less", { check = true }))

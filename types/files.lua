@@ -71,7 +71,8 @@ function Files:write_many(files, options) end
 ---@return sandbar.Error? err
 function Files:open(path, mode, options) end
 
---- In stable order. depth 1 (default) is flat, false everything.
+--- In stable order. depth 1 (default) is flat, false everything. A listing is held in memory: one of more than 64 MiB
+--- (about half a million entries) is LimitExceeded; list the directories one by one then.
 ---@param path string
 ---@param options? sandbar.FileOptions|{ depth?: integer|false }
 ---@return sandbar.Entry[]? entries

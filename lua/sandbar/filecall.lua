@@ -11,7 +11,7 @@ local OP = {
   SETXATTR = 17, GETXATTR = 18,
 }
 
-local filecall = {}
+local filecall = { UNDO_LIMIT = 5 } -- seconds for taking back what a failed call began
 
 local methods = {} -- of the class: files.lua, writing.lua and transfer.lua add theirs
 local class = core.class("Files", methods, {

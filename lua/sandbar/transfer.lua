@@ -60,17 +60,28 @@ local function copy_bytes(run, from, to, path)
   end
 end
 
--- Calls fn with what has to be undone if it fails or raises.
-local function guarded(undo, fn, ...)
-  local called, ok, err = nested.pcall(fn, ...)
-  if called and ok then
-    return ok
+-- One file: its bytes, then finish() makes it show up; undo() takes back what there is if that fails or raises.
+-- Closes both.
+local function carry(run, from, to, path, finish, undo)
+  local called, ok, err = nested.pcall(function()
+    local copied, why = copy_bytes(run, from, to, path)
+    if not copied then
+      return nil, why
+    end
+    return finish()
+  end)
+  if not called or not ok then
+    undo()
   end
-  undo()
+  from:close()
+  to:close()
   if not called then
     error(ok, 0)
+  elseif not ok then
+    return nil, err
   end
-  return nil, err
+  run.report.files = run.report.files + 1
+  return true
 end
 
 local function begin_run(self, op, opts, path)
@@ -113,27 +124,13 @@ local function upload_file(run, opts, base, name, path, mode)
   end
   local to = r.object
   local token = { token = r.fields.token, path = r.fields.path, user = run.user }
-  local ok
-  ok, err = guarded(function()
-    request(run.state, "upload", false, OP.ABORT, token)
-    from:close()
-    to:close()
-  end, function()
-    local copied, why = copy_bytes(run, from, to, path)
-    if not copied then
-      return nil, why
-    end
+  return carry(run, from, to, path, function()
     return run.state._link:call("commit", run.op, link.left(run.deadline), to, {
       token = token.token, path = token.path, user = run.user, mode = mode,
     })
+  end, function()
+    request(run.state, "upload", filecall.UNDO_LIMIT, OP.ABORT, token)
   end)
-  if not ok then
-    return nil, err
-  end
-  from:close()
-  to:close()
-  run.report.files = run.report.files + 1
-  return true
 end
 
 local function upload_link(run, target, path)
@@ -228,28 +225,15 @@ local function download_file(run, path, base, name, mode)
     from:close()
     return nil, err
   end
-  local ok
-  ok, err = guarded(function()
-    from:close()
-    to:close()
-    hosttree.at(run.op, "remove", base, part)
+  return carry(run, from, to, path, function()
+    local ok, why = hosttree.at(run.op, "chmod", base, part, nil, mode)
+    if not ok then
+      return nil, why
+    end
+    return hosttree.at(run.op, "rename", base, part, name)
   end, function()
-    local copied, why = copy_bytes(run, from, to, path)
-    if copied then
-      copied, why = hosttree.at(run.op, "chmod", base, part, nil, mode)
-    end
-    if copied then
-      copied, why = hosttree.at(run.op, "rename", base, part, name)
-    end
-    return copied, why
+    hosttree.at(run.op, "remove", base, part)
   end)
-  if not ok then
-    return nil, err
-  end
-  from:close()
-  to:close()
-  run.report.files = run.report.files + 1
-  return true
 end
 
 local function bits_of(entry)

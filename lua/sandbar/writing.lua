@@ -4,6 +4,7 @@
 local check = require "sandbar.check"
 local errors = require "sandbar.errors"
 local filecall = require "sandbar.filecall"
+local link_of = require "sandbar.link"
 local nested = require "sandbar.nested"
 local record = require "sandbar.record"
 local wait = require "sandbar.wait"
@@ -45,12 +46,16 @@ local function next_piece(source)
 end
 
 -- `link` is looked at after each piece: the file alone would not tell that its sandbox has been closed.
-local function copy_from(source, native, link)
+local function copy_from(source, native, link, deadline)
   local offset = 0
   while true do
     local piece, err = next_piece(source)
     if link.closed or link.gone then
       return link:native(0, "files:write")
+    elseif deadline and link_of.left(deadline) == 0 then
+      return nil, errors.new {
+        kind = "Timeout", op = "files:write", clock = "timeout", limit = 0, message = "the source took too long",
+      }
     end
     if piece == nil then
       if err ~= nil then
@@ -60,7 +65,7 @@ local function copy_from(source, native, link)
     end
     if piece ~= "" then
       local r
-      r, err = wait.op(native:write(offset, piece), false, "files:write")
+      r, err = wait.op(native:write(offset, piece), link_of.left(deadline), "files:write")
       if not r then
         return nil, err
       end
@@ -70,16 +75,16 @@ local function copy_from(source, native, link)
 end
 
 -- From a source of pieces into a file that shows up, whole, at the end; nothing is left if that fails.
-local function write_atomic(state, fields, source, timeout)
-  local r, err = call(state, "write", timeout, "begin", fields)
+local function write_atomic(state, fields, source, deadline)
+  local r, err = call(state, "write", link_of.left(deadline), "begin", fields)
   if not r then
     return nil, err
   end
   local native = r.object
   local token = { token = r.fields.token, path = r.fields.path, user = fields.user }
-  local called, written, why = nested.pcall(copy_from, source, native, state._link)
+  local called, written, why = nested.pcall(copy_from, source, native, state._link, deadline)
   if not called or not written then
-    request(state, "write", false, OP.ABORT, token)
+    request(state, "write", filecall.UNDO_LIMIT, OP.ABORT, token)
     native:close()
     if not called then
       error(written, 0)
@@ -87,27 +92,27 @@ local function write_atomic(state, fields, source, timeout)
     return nil, why
   end
   token.mode = fields.mode
-  r, err = call(state, "write", timeout, "commit", native, token)
+  r, err = call(state, "write", link_of.left(deadline), "commit", native, token)
   native:close()
   if not r then
     token.mode = nil
-    request(state, "write", false, OP.ABORT, token)
+    request(state, "write", filecall.UNDO_LIMIT, OP.ABORT, token)
     return nil, err
   end
   return r
 end
 
-local function write_in_place(state, fields, source, how, timeout)
+local function write_in_place(state, fields, source, how, deadline)
   fields.oflags = O_WRONLY + O_CREAT + (how.append and O_APPEND or O_TRUNC)
     + (how.exclusive and O_EXCL or 0)
   local owner = fields.owner
   fields.owner, fields.exclusive, fields.append, fields.atomic = nil, nil, nil, nil
-  local r, err = call(state, "write", timeout, "open", fields)
+  local r, err = call(state, "write", link_of.left(deadline), "open", fields)
   if not r then
     return nil, err
   end
   local native = r.object
-  local called, written, why = nested.pcall(copy_from, source, native, state._link)
+  local called, written, why = nested.pcall(copy_from, source, native, state._link, deadline)
   native:close()
   if not called then
     error(written, 0)
@@ -116,15 +121,17 @@ local function write_in_place(state, fields, source, how, timeout)
     return nil, why
   end
   if owner then
-    r, err = request(state, "write", timeout, OP.CHOWN, { path = fields.path, owner = owner, user = fields.user })
+    r, err = request(state, "write", link_of.left(deadline), OP.CHOWN,
+      { path = fields.path, owner = owner, user = fields.user })
   end
   if r and fields.mode then
-    r, err = request(state, "write", timeout, OP.CHMOD, { path = fields.path, mode = fields.mode, user = fields.user })
+    r, err = request(state, "write", link_of.left(deadline), OP.CHMOD,
+      { path = fields.path, mode = fields.mode, user = fields.user })
   end
   if not r then
     return nil, err
   end
-  return request(state, "write", timeout, OP.STAT, { path = fields.path, user = fields.user })
+  return request(state, "write", link_of.left(deadline), OP.STAT, { path = fields.path, user = fields.user })
 end
 
 local function xattr_list(op, path, xattrs)
@@ -160,22 +167,23 @@ local function write(self, path, data, opts)
   fields.exclusive, fields.append = flag(how.exclusive), flag(how.append)
   fields.atomic = flag(opts.atomic ~= false and not how.append)
   local r
+  local deadline = link_of.deadline(timeout)
   if type(data) == "string" then
     r, err = call(state, "write", timeout, "write_all", fields, data)
   elseif fields.atomic == 1 then
     fields.append, fields.atomic = nil, nil
-    r, err = write_atomic(state, fields, data, timeout)
+    r, err = write_atomic(state, fields, data, deadline)
   else
-    r, err = write_in_place(state, fields, data, how, timeout)
+    r, err = write_in_place(state, fields, data, how, deadline)
   end
   if r and attributes then
     local entry = r
-    r, err = request(state, "write", timeout, OP.SETXATTR,
+    r, err = request(state, "write", link_of.left(deadline), OP.SETXATTR,
       { path = path, xattr = attributes, user = fields.user })
     r = r and entry
   end
   if not r then
-    return nil, errors.from(err, "files:write", { path = path })
+    return nil, errors.from(link_of.told(err, timeout), "files:write", { path = path })
   end
   return record.entry(r.fields)
 end

@@ -1,6 +1,7 @@
 /* SB_S_SOCKET: the sockets that HTTP and relays into a sandbox's ports are made of. */
 #include "sockets.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,7 +66,7 @@ void sb_client_sockets(const struct sb_object *engine, const char *id, sb_socket
         struct sb_error err = {SB_OK};
         free(request);
         free(msg);
-        sb_fail(&err, SB_ERR_INTERNAL, "out of memory");
+        sb_fail_errno(&err, ENOMEM, "memory", "out of memory");
         done(arg, -1, -1, &err);
         return;
     }

@@ -1,6 +1,7 @@
 /* The answer's body on its way to a Lua state. */
 #include "http/body.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -59,7 +60,7 @@ static void consume(struct sb_queue *queue, size_t n, struct sb_result *result)
     }
     result->bytes = malloc(n + (n == 0));
     if (result->bytes == NULL) {
-        sb_fail(&result->error, SB_ERR_INTERNAL, "out of memory");
+        sb_fail_errno(&result->error, ENOMEM, "memory", "out of memory");
         return;
     }
     memcpy(result->bytes, queue->buf + queue->off, n);

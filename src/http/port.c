@@ -1,6 +1,7 @@
 /* A port of a sandbox: its name, its spare sockets, what is in flight on it. */
 #include "http/port.h"
 
+#include <errno.h>
 #include <openssl/crypto.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -82,7 +83,7 @@ static struct sb_port *new_port(struct sb_error *err)
 {
     struct sb_port *port = calloc(1, sizeof *port);
     if (port == NULL) {
-        sb_fail(err, SB_ERR_INTERNAL, "out of memory");
+        sb_fail_errno(err, ENOMEM, "memory", "out of memory");
         return NULL;
     }
     sb_object_init(&port->object, &sb_port_type);
@@ -106,7 +107,7 @@ struct sb_port *sb_port_new(struct sb_place *place, uint16_t number, struct sb_e
     if (asprintf(&port->url, "http://%s:%u", name, (unsigned)number) < 0)
         port->url = NULL;
     if (port->resolve == NULL || port->url == NULL) {
-        sb_fail(err, SB_ERR_INTERNAL, "out of memory");
+        sb_fail_errno(err, ENOMEM, "memory", "out of memory");
         free_memory(port);
         sb_place_unref(place);
         return NULL;
@@ -123,7 +124,7 @@ struct sb_port *sb_origin_new(const char *url, struct sb_error *err)
         return NULL;
     port->url = strdup(url);
     if (port->url == NULL) {
-        sb_fail(err, SB_ERR_INTERNAL, "out of memory");
+        sb_fail_errno(err, ENOMEM, "memory", "out of memory");
         free_memory(port);
         return NULL;
     }
@@ -295,7 +296,7 @@ static void waiter_start(void *arg)
         waiter->dial =
             sb_dial_start(port->place, port->number, waiter->until, waiter_dialled, waiter);
         if (waiter->dial == NULL) {
-            sb_fail(&err, SB_ERR_INTERNAL, "out of memory");
+            sb_fail_errno(&err, ENOMEM, "memory", "out of memory");
             waiter_end(waiter, &err);
         }
     }
@@ -310,7 +311,7 @@ struct sb_op *sb_port_wait(struct sb_port *port, struct sb_mailbox *mailbox, uin
     if (op == NULL)
         return NULL;
     if (waiter == NULL) {
-        sb_fail(&err, SB_ERR_INTERNAL, "out of memory");
+        sb_fail_errno(&err, ENOMEM, "memory", "out of memory");
         return sb_http_refuse(op, &err);
     }
     if (port->object.generation != sb_generation() || port->place == NULL) {

@@ -42,7 +42,7 @@ static int add_line(struct sb_prepared *out, const char *line)
 
 static int no_memory(struct sb_error *err)
 {
-    return sb_fail(err, SB_ERR_INTERNAL, "out of memory");
+    return sb_fail_errno(err, ENOMEM, "memory", "out of memory");
 }
 
 /* One of the caller's lines: kept, or understood and left to libcurl. */

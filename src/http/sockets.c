@@ -102,7 +102,7 @@ static void engine_get(struct sb_place *place, sb_pair_fn *done, void *arg)
     struct question *question = malloc(sizeof *question);
     if (question == NULL) {
         struct sb_error err = {0};
-        sb_fail(&err, SB_ERR_INTERNAL, "out of memory");
+        sb_fail_errno(&err, ENOMEM, "memory", "out of memory");
         done(arg, SB_PAIR_NONE, &err);
         return;
     }

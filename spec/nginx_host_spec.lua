@@ -45,6 +45,22 @@ http {
       end)
       ngx.print(value, " ", table.concat(log, ","))
     } }
+    location /cancel { content_by_lua_block {
+      local began, kinds = ngx.now(), {}
+      local function long() local _, err = sb.sleep(100) kinds[#kinds + 1] = err.kind return nil, err end
+      local detached = sb.spawn(long) -- in a timer of its own
+      sb.sleep(0.01)
+      detached:cancel("enough")
+      kinds[#kinds + 1] = select(2, detached:wait()).kind
+      sb.scope(function(scope)
+        local task = scope:spawn(long) -- in a light thread of this request
+        sb.sleep(0.001)
+        task:cancel()
+        kinds[#kinds + 1] = select(2, task:wait()).kind
+      end)
+      ngx.update_time()
+      ngx.print(table.concat(kinds, " "), " ", tostring(ngx.now() - began < 5))
+    } }
     location /nested { content_by_lua_block {
       local inside = coroutine.wrap(function() return tostring(sb.sleep(0.001)) end)()
       local object = setmetatable({}, { __index = function() return tostring(sb.sleep(0.001)) end })
@@ -140,6 +156,10 @@ describe("sandbar in nginx", function()
 
   it("runs scopes and tasks as anywhere else", function()
     assert.equal("value new,Cancelled,old true", get "/scope")
+  end)
+
+  it("wakes a task that is cancelled out of its wait, in a timer and in the request", function()
+    assert.equal("Cancelled Cancelled Cancelled Cancelled true", get "/cancel")
   end)
 
   it("waits in coroutines, pcall and metamethods, and says where it cannot", function()

@@ -81,7 +81,7 @@ function Input:close() end
 local Output = {}
 
 --- Nil at the end (no second result). A read that times out has consumed nothing.
----@param what? integer|"l"|"L"|"a" at most that many bytes, a line without or with its end, or all (default "l")
+---@param what? integer|"l"|"L"|"a" exactly that many bytes (fewer only at the end), a line without or with its end, or all (default "l")
 ---@param options? { timeout?: sandbar.Timeout, max?: integer } max: bytes of a line or of all (default 1 MiB for lines)
 ---@return string? data
 ---@return sandbar.Error? err Timeout, LimitExceeded, Busy

@@ -33,22 +33,24 @@ describe("open files", function()
     with_box(function(files)
       files:write("f", "one\ntwo\n")
       local f = sandbar.assert(files:open("f", "r+"))
+      -- Without waiting there is the result, if it is there at once, or a Timeout that has changed nothing.
       local none, err = f:read("l", "a", { timeout = 0 })
-      assert.is_nil(none)
-      assert.equal("Timeout", err.kind)
-      assert.equal(0, err.limit)
+      if none then
+        f:seek("set", 0)
+      else
+        assert.equal("Timeout", err.kind)
+        assert.equal(0, err.limit)
+      end
       assert.equal("one", f:read("l", { timeout = 5 }))
       for line in f:lines("L", { timeout = "5s" }) do
         assert.equal("two\n", line)
       end
       none, err = f:seek("end", 0, { timeout = 0 })
-      assert.is_nil(none)
-      assert.equal("Timeout", err.kind)
+      assert.is_true(none == 8 or err.kind == "Timeout")
       assert.equal(8, f:seek("end", 0, { timeout = 5 }))
       assert.equal(f, f:write("three", "\n", { timeout = 5 }))
       none, err = f:write("four", { timeout = 0 })
-      assert.is_nil(none)
-      assert.equal("Timeout", err.kind)
+      assert.is_true(none == f or err.kind == "Timeout")
       none, err = f:read("l", { timeout = -1 })
       assert.is_nil(none)
       assert.equal("InvalidArgument", err.kind)

@@ -85,6 +85,8 @@ const char *sb_state_name(enum sb_state s)
         return "paused";
     case SB_BOX_FAILED:
         return "failed";
+    case SB_BOX_GONE:
+        return "gone";
     default:
         return "running";
     }

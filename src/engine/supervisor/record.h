@@ -11,6 +11,7 @@ enum sb_state {
     SB_BOX_STOPPING, /* on the way to paused; the disk says so already */
     SB_BOX_PAUSED,
     SB_BOX_FAILED,
+    SB_BOX_GONE, /* only shown: its destruction has begun */
 };
 
 enum { SB_ID_MAX = 128, SB_SHOWN_MAX = 57344, SB_ENV_MAX = 4 << 20 };

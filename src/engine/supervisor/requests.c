@@ -110,7 +110,7 @@ static struct sb_box *named_or_ending(const struct sb_wire_in *in, struct sb_fai
     return b;
 }
 
-/* Once its destruction has begun nobody can do anything with it any more, nor learn of it. */
+/* Once its destruction has begun nobody can do anything with it any more. */
 static struct sb_box *named(const struct sb_wire_in *in, struct sb_failure *f)
 {
     struct sb_box *b = named_or_ending(in, f);
@@ -187,10 +187,14 @@ static int connect_to(struct sb_conn *c, const struct sb_wire_in *in, struct sb_
 
 static int info(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
-    struct sb_box *b = named(in, f);
+    struct sb_box *b = named_or_ending(in, f);
     if (b == NULL)
         return -1;
+    enum sb_state state = b->rec.state;
+    if (b->goal == SB_GOAL_DESTROY)
+        b->rec.state = SB_BOX_GONE; /* but for a moment longer its id is taken */
     send_record(c, in->head.req, b, false);
+    b->rec.state = state;
     return 0;
 }
 

@@ -3,7 +3,9 @@
 --- What a sandbox is made from: plain data, never changed.
 ---@class sandbar.Spec
 ---@field id? string 1 to 128 bytes of A-Z a-z 0-9 . _ -, the first one alphanumeric (default: a random UUID)
----@field template? string|{ rootfs: string } "base" (default), or a directory with a file system
+---@field template? string|{ rootfs: string } "base" (default), or a directory with a root file
+---  system on a local disk. As root it is used in place. An ordinary user's is copied once, without devices, sockets
+---  and what he cannot read, and again when the directory's device, inode or time of change is another
 ---@field lifetime? sandbar.Duration (default 3600)
 ---@field on_expiry? "pause_disk"|"destroy"|"pause" (default "pause_disk"; "destroy" for create_scoped)
 ---@field auto_resume? boolean (default false)

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "box.h"
+#include "import.h"
 #include "slot.h"
 #include "template.h"
 #include "trash.h"
@@ -182,4 +183,5 @@ void sb_adopt_all(void)
     each_entry(sup.prepared, throw_away);
     sb_cgroup_sweep(group_used);
     sb_template_prune(base_used);
+    sb_import_prune(base_used);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include "import.h"
 #include "template.h"
 
 enum { LIFETIME_DEFAULT_MS = 3600000, PROCESSES_DEFAULT = 1024, PROCESSES_MAX = 1 << 22 };
@@ -60,6 +61,15 @@ static int take_template(struct sb_record *r, const struct sb_wire_in *in, struc
         return invalid(f, "rootfs", "not a path");
     if (r->rootfs != NULL && r->template != NULL && *r->template != '\0')
         return invalid(f, "rootfs", "either a rootfs or a template");
+    if (r->rootfs != NULL && r->rootfs[0] != '/')
+        return invalid(f, "rootfs", "not an absolute path");
+    if (r->rootfs != NULL && sup.mode != SB_MODE_ROOT) {
+        char name[40];
+        if (sb_import_name(r->rootfs, name, sizeof name, f) < 0)
+            return -1;
+        r->base = strdup(name);
+        return r->base != NULL ? 0 : sb_failed(f, NULL, ENOMEM, "create", "memory");
+    }
     if (r->rootfs != NULL) {
         struct sb_template t;
         if (sb_template_open(&t, "", r->rootfs, f) < 0)

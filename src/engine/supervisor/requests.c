@@ -10,6 +10,7 @@
 #include "box.h"
 #include "conn.h"
 #include "create.h"
+#include "import.h"
 #include "slot.h"
 #include "sockets.h"
 #include "spare.h"
@@ -147,7 +148,8 @@ static int create(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
         sb_box_forget(b);
         return sb_failed(f, "Closed", 0, "owner", "the owner has ended");
     }
-    if (sb_boot_create(b, f) < 0) {
+    int importing = sb_import_begin(b, f);
+    if (importing < 0 || (importing == 0 && sb_boot_create(b, f) < 0)) {
         sb_box_forget(b);
         return -1;
     }

@@ -337,7 +337,11 @@ int sb_slot_make_dirs(int dir, const struct sb_template *t, struct sb_failure *f
         struct stat st;
         char name[16];
         snprintf(name, sizeof name, "u/%s", place[i]);
-        if (fstatat(t->dir, place[i], &st, AT_SYMLINK_NOFOLLOW) < 0 && mkdirat(dir, name, 0755) < 0)
+        if (fstatat(t->dir, place[i], &st, AT_SYMLINK_NOFOLLOW) == 0)
+            continue;
+        if (mkdirat(dir, name, 0755) < 0 ||
+            (sup.mode == SB_MODE_SUBIDS &&
+             fchownat(dir, name, sb_slot_disk_id(0), sb_slot_disk_id(0), 0) < 0))
             return sb_failed(f, NULL, errno, "layers", "mkdir %s", name);
     }
     return 0;

@@ -248,7 +248,7 @@ void sb_template_prune(bool (*used)(const char *name))
 
 /* A link in these places would lead mounts elsewhere. The child does not follow links either: this
  * check is for a clear message. */
-static int check_rootfs(int dir, struct sb_failure *f)
+int sb_template_check(int dir, struct sb_failure *f)
 {
     static const char *const real[] = {"dev", "proc", "etc", "sys"};
     for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
@@ -270,22 +270,16 @@ int sb_template_open(struct sb_template *t, const char *name, const char *rootfs
         return 0;
     }
     memset(t, 0, sizeof *t);
-    if (rootfs != NULL) {
-        if (sup.mode != SB_MODE_ROOT)
-            return sb_failed(f, "Unsupported", 0, "rootfs",
-                             "a rootfs needs root: its files belong to ids that a user cannot map");
-        if (rootfs[0] != '/')
-            return sb_failed(f, "InvalidArgument", EINVAL, "rootfs",
-                             "rootfs is not an absolute path");
+    if (rootfs != NULL && sup.mode == SB_MODE_ROOT) {
         t->dir = open(rootfs, O_PATH | O_DIRECTORY | O_CLOEXEC);
     } else {
         snprintf(t->name, sizeof t->name, "%s", name);
-        t->composed = true;
+        t->composed = rootfs == NULL;
         t->dir = openat(sup.templates, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     }
     if (t->dir < 0)
         return sb_failed_errno(f, "template", rootfs != NULL ? "rootfs" : "template");
-    if (rootfs != NULL && check_rootfs(t->dir, f) < 0) {
+    if (rootfs != NULL && sb_template_check(t->dir, f) < 0) {
         sb_close(&t->dir);
         return -1;
     }

@@ -8,7 +8,7 @@
 /* A template that is open. The base template lives as long as the supervisor; others are opened for
  * one create and closed after it. `dir` is the lower of `/`; only the base has further trees. */
 struct sb_template {
-    char name[40]; /* of the directory below <root>/v1/t; "" for a rootfs */
+    char name[40]; /* of the directory below <root>/v1/t; "" for a rootfs in place */
     int dir;
     bool composed; /* with the host's /usr and whatever is not merged into it */
 };
@@ -23,9 +23,12 @@ extern int sb_base_trees;
 int sb_template_start(struct sb_failure *f);
 void sb_template_prune(bool (*used)(const char *name));
 
-/* By record or request: `name` of a base template or, when `rootfs` is not NULL, that directory. */
+/* By record or request: `name` of a template's directory or, when `rootfs` is not NULL, that directory
+ * as root and its copy `name` (import.h) otherwise. */
 int sb_template_open(struct sb_template *t, const char *name, const char *rootfs,
                      struct sb_failure *f);
+/* The directory can be a root: 0, or -1 and *f. */
+int sb_template_check(int dir, struct sb_failure *f);
 void sb_template_close(struct sb_template *t); /* no-op for the base */
 
 #endif

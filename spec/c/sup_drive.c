@@ -45,7 +45,8 @@ static void die(const char *what)
 
 static int image_of(const char *path)
 {
-    int in = open(path, O_RDONLY | O_CLOEXEC), out = memfd_create("image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int in = open(path, O_RDONLY | O_CLOEXEC),
+        out = memfd_create("image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     char buf[65536];
     ssize_t n;
     if (in < 0 || out < 0)
@@ -120,7 +121,8 @@ static int receive(int fd, struct answer *a)
 {
     char control[CMSG_SPACE(sizeof(int) * SB_MSG_FDS)];
     struct iovec io = {a->buf, sizeof a->buf};
-    struct msghdr m = {.msg_iov = &io, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr m = {
+        .msg_iov = &io, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
     ssize_t n = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
     if (n <= 0)
         return -1;
@@ -153,7 +155,8 @@ static void show(const char *what, struct answer *a)
         if (f.tag < 256 && field_type[f.tag] == 'U')
             printf(" %s=%llu", field_name[f.tag], (unsigned long long)sb_field_u64(&f, 0));
         else
-            printf(" %s=%.*s", f.tag < 256 ? field_name[f.tag] : "?", (int)f.len, (const char *)f.data);
+            printf(" %s=%.*s", f.tag < 256 ? field_name[f.tag] : "?", (int)f.len,
+                   (const char *)f.data);
     }
     printf(" fds=%d\n", a->nfd);
     fflush(stdout);
@@ -197,7 +200,8 @@ static void open_sup(void)
 static uint16_t tag_of(const char *name, size_t n)
 {
     for (int i = 0; i < 256; i++)
-        if (field_name[i] != NULL && strlen(field_name[i]) == n && memcmp(field_name[i], name, n) == 0)
+        if (field_name[i] != NULL && strlen(field_name[i]) == n &&
+            memcmp(field_name[i], name, n) == 0)
             return (uint16_t)i;
     fprintf(stderr, "no field %.*s\n", (int)n, name);
     exit(1);
@@ -243,7 +247,8 @@ static void copy_out(int fd)
 {
     char buf[4096];
     ssize_t n;
-    while ((n = read(fd, buf, sizeof buf)) > 0 || (n < 0 && errno == EAGAIN && poll(&(struct pollfd){fd, POLLIN, 0}, 1, -1)))
+    while ((n = read(fd, buf, sizeof buf)) > 0 ||
+           (n < 0 && errno == EAGAIN && poll(&(struct pollfd){fd, POLLIN, 0}, 1, -1)))
         if (n > 0)
             fwrite(buf, 1, (size_t)n, stdout);
     close(fd);
@@ -416,7 +421,8 @@ int main(int argc, char **argv)
             keep_conn(*w);
         } else if (strcmp(*w, "socket") == 0) {
             simple(SB_S_SOCKET, *w, w + 1, NULL);
-            struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(w[2])),
+            struct sockaddr_in a = {.sin_family = AF_INET,
+                                    .sin_port = htons((uint16_t)atoi(w[2])),
                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
             fcntl(ans.fd[0], F_SETFL, 0);
             int rc = ans.nfd > 0 ? connect(ans.fd[0], (struct sockaddr *)&a, sizeof a) : -1;

@@ -134,59 +134,49 @@ enum sb_file_op {
 
 /* X(tag, name, type): U = u64, B = bytes (once), L = bytes (list). An entry of the file API is:
  * name, path, ftype, size, mode, uid, gid, owner, group, mtime_ns, target. */
-#define SB_FIELDS(X)                                                                               \
-    X(1, VERSION, version, U)                                                                      \
-    X(2, KIND, kind, B)                                                                            \
-    X(3, ERRNO, errno_, U) X(4, STEP, step, B) X(5, MESSAGE, message, B) X(6, PATH, path, B)       \
-        X(7, PATH2, path2, B) X(8, SPILL, spill, U) X(9, COUNT, count, U) X(10, LIMIT, limit, U)   \
-            X(11, AFTER, after, B) X(12, NEXT, next, B) X(13, MS, ms, U) /* sandboxes */           \
-        X(20, ID, id, B) X(21, TEMPLATE, template, B) X(22, ROOTFS, rootfs, B) X(                  \
-            23, LIFETIME_MS, lifetime_ms, U) X(24, ON_EXPIRY, on_expiry, B) X(25, LABEL, label, L) \
-            X(26, OWNED, owned, U) X(27, ALLOW_SETUID, allow_setuid,                               \
-                                     U) X(28, USER, user, B) X(29, CWD, cwd, B) X(30, ENV, env, L) \
-                X(31, HOSTNAME, hostname, B) X(32, STATE, state, L) X(33, KEPT, kept, B)           \
-                    X(34, KEEP, keep, B) X(35, BOOT, boot, B) X(36, EPOCH, epoch, U) X(            \
-                        37, STARTED_MS, started_ms, U) X(38, ENDS_MS, ends_ms, U)                  \
-                        X(39, CAUSE, cause, B) X(40, EXPOSED, exposed, L) X(41, PORT, port, U)     \
-                            X(42, ON, on, U) X(43, MODE_NAME, mode_name, B) X(44, CAP, cap, L)     \
-                                X(45, LINGER_MS, linger_ms, U) X(46, AUTO_RESUME, auto_resume, U)  \
-                                    X(47, LIMIT_PROCESSES, limit_processes, U)                     \
-                                        X(48, LIMIT_FILES, limit_files, U) X(49, LIMIT_COMMANDS,   \
-                                                                             limit_commands, U)    \
-                                            X(50, LIVE, live, U) X(51, POOLED, pooled, U)          \
-                                                X(52, OPEN_FDS, open_fds, U)                       \
-                                                    X(53, NETWORK, network, B) X(54, LIMIT_DISK,   \
-                                                                                 limit_disk, U)    \
-                                                        X(55, LIMIT_MEMORY, limit_memory, U)       \
-                                                            X(56, CREATED_MS, created_ms, U)       \
-                                                                X(58, CLONE_AT, clone_at, U)       \
-                                                                    X(59, LEAF_FDS, leaf_fds, U)   \
-                                                                        X(60, EXTEND, extend, U)   \
-                                                                            X(61, LEAF, leaf,      \
-                                                                              U) /* processes */   \
-        X(70, STAGE, stage, U) X(71, ARG, arg, L) X(72, CLEAN_ENV, clean_env, U)                   \
-            X(73, TAG, tag, B) X(74, IN_MODE, in_mode, U) X(75, OUT_MODE, out_mode, U)             \
-                X(76, ERR_MODE, err_mode, U) X(77, DETACHED, detached, U)                          \
-                    X(78, TIME_LIMIT_MS, time_limit_ms, U) X(79, SERIAL, serial, U)                \
-                        X(80, PID, pid, U) X(81, START_NS, start_ns, U) X(82, STREAMS, streams, U) \
-                            X(83, STATUS, status, U) X(84, REASON, reason, B)                      \
-                                X(85, UTIME_US, utime_us, U) X(86, STIME_US, stime_us, U)          \
-                                    X(87, MAXRSS, maxrss, U) X(88, SIGNAL, signal, U)              \
-                                        X(89, GROUP, group, U) X(90, GRACE_MS, grace_ms, U)        \
-                                            X(91, LEASE, lease, U) X(92, STREAM, stream, U)        \
-                                                X(93, DATA, data, B) X(94, DROPPED, dropped, U) X( \
-                                                    95, RUNNING, running, U)                       \
-                                                    X(96, DROPPED_ERR, dropped_err, U) /* files */ \
-        X(110, FILE_OP, file_op, U) X(111, OFLAGS, oflags, U) X(112, MODE, mode, U)                \
-            X(113, OWNER, owner, B) X(114, EXCLUSIVE, exclusive, U) X(115, APPEND, append, U)      \
-                X(116, ATOMIC, atomic, U) X(117, PARENTS, parents, U)                              \
-                    X(118, NOFOLLOW, nofollow, U) X(119, DEPTH, depth, U)                          \
-                        X(120, RECURSIVE, recursive, U) X(121, TARGET, target, B)                  \
-                            X(122, TOKEN, token, B) X(123, NAME, name, B) X(124, FTYPE, ftype, B)  \
-                                X(125, SIZE, size, U) X(126, UID, uid, U) X(127, GID, gid, U)      \
-                                    X(128, OWNER_GROUP, owner_group, B)                            \
-                                        X(129, MTIME_NS, mtime_ns, U) X(130, CREATED, created, U)  \
-                                            X(131, XATTR, xattr, L)
+/* clang-format off */
+#define SB_FIELDS(X) \
+    X(1, VERSION, version, U) X(2, KIND, kind, B) X(3, ERRNO, errno_, U) X(4, STEP, step, B) \
+    X(5, MESSAGE, message, B) X(6, PATH, path, B) X(7, PATH2, path2, B) X(8, SPILL, spill, U) \
+    X(9, COUNT, count, U) X(10, LIMIT, limit, U) X(11, AFTER, after, B) X(12, NEXT, next, B) \
+    X(13, MS, ms, U) \
+    /* sandboxes */ \
+    X(20, ID, id, B) X(21, TEMPLATE, template, B) X(22, ROOTFS, rootfs, B) \
+    X(23, LIFETIME_MS, lifetime_ms, U) X(24, ON_EXPIRY, on_expiry, B) X(25, LABEL, label, L) \
+    X(26, OWNED, owned, U) X(27, ALLOW_SETUID, allow_setuid, U) X(28, USER, user, B) \
+    X(29, CWD, cwd, B) X(30, ENV, env, L) X(31, HOSTNAME, hostname, B) X(32, STATE, state, L) \
+    X(33, KEPT, kept, B) X(34, KEEP, keep, B) X(35, BOOT, boot, B) X(36, EPOCH, epoch, U) \
+    X(37, STARTED_MS, started_ms, U) X(38, ENDS_MS, ends_ms, U) X(39, CAUSE, cause, B) \
+    X(40, EXPOSED, exposed, L) X(41, PORT, port, U) X(42, ON, on, U) \
+    X(43, MODE_NAME, mode_name, B) X(44, CAP, cap, L) X(45, LINGER_MS, linger_ms, U) \
+    X(46, AUTO_RESUME, auto_resume, U) X(47, LIMIT_PROCESSES, limit_processes, U) \
+    X(48, LIMIT_FILES, limit_files, U) X(49, LIMIT_COMMANDS, limit_commands, U) \
+    X(50, LIVE, live, U) X(51, POOLED, pooled, U) X(52, OPEN_FDS, open_fds, U) \
+    X(53, NETWORK, network, B) X(54, LIMIT_DISK, limit_disk, U) \
+    X(55, LIMIT_MEMORY, limit_memory, U) X(56, CREATED_MS, created_ms, U) \
+    X(58, CLONE_AT, clone_at, U) X(59, LEAF_FDS, leaf_fds, U) X(60, EXTEND, extend, U) \
+    X(61, LEAF, leaf, U) \
+    /* processes */ \
+    X(70, STAGE, stage, U) X(71, ARG, arg, L) X(72, CLEAN_ENV, clean_env, U) \
+    X(73, TAG, tag, B) X(74, IN_MODE, in_mode, U) X(75, OUT_MODE, out_mode, U) \
+    X(76, ERR_MODE, err_mode, U) X(77, DETACHED, detached, U) \
+    X(78, TIME_LIMIT_MS, time_limit_ms, U) X(79, SERIAL, serial, U) X(80, PID, pid, U) \
+    X(81, START_NS, start_ns, U) X(82, STREAMS, streams, U) X(83, STATUS, status, U) \
+    X(84, REASON, reason, B) X(85, UTIME_US, utime_us, U) X(86, STIME_US, stime_us, U) \
+    X(87, MAXRSS, maxrss, U) X(88, SIGNAL, signal, U) X(89, GROUP, group, U) \
+    X(90, GRACE_MS, grace_ms, U) X(91, LEASE, lease, U) X(92, STREAM, stream, U) \
+    X(93, DATA, data, B) X(94, DROPPED, dropped, U) X(95, RUNNING, running, U) \
+    X(96, DROPPED_ERR, dropped_err, U) \
+    /* files */ \
+    X(110, FILE_OP, file_op, U) X(111, OFLAGS, oflags, U) X(112, MODE, mode, U) \
+    X(113, OWNER, owner, B) X(114, EXCLUSIVE, exclusive, U) X(115, APPEND, append, U) \
+    X(116, ATOMIC, atomic, U) X(117, PARENTS, parents, U) X(118, NOFOLLOW, nofollow, U) \
+    X(119, DEPTH, depth, U) X(120, RECURSIVE, recursive, U) X(121, TARGET, target, B) \
+    X(122, TOKEN, token, B) X(123, NAME, name, B) X(124, FTYPE, ftype, B) \
+    X(125, SIZE, size, U) X(126, UID, uid, U) X(127, GID, gid, U) \
+    X(128, OWNER_GROUP, owner_group, B) X(129, MTIME_NS, mtime_ns, U) \
+    X(130, CREATED, created, U) X(131, XATTR, xattr, L)
+/* clang-format on */
 
 enum sb_field {
 #define SB_FIELD_ENUM(tag, upper, lower, type) SB_F_##upper = (tag),

@@ -23,7 +23,7 @@ struct sb_transfer {
 
 void sb_transfer_init(struct sb_transfer *t, int fd);
 void sb_transfer_init_pipe(struct sb_transfer *t); /* for what is known to be one */
-void sb_transfer_close(struct sb_transfer *t); /* not the descriptor */
+void sb_transfer_close(struct sb_transfer *t);     /* not the descriptor */
 
 /* As read and write: -1 with EAGAIN when it would wait; never EINTR. A write that got EAGAIN or
  * fewer bytes must go on with the same bytes, or be given up with sb_transfer_discard. */

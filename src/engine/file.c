@@ -469,7 +469,7 @@ static void whole_read(void *arg)
             goto too_long;
         if (len < room || w->stop)
             break;
-        room *= 2;
+        room = len * 2 + SMALL_READ;
     }
     w->len = len;
     return;

@@ -289,8 +289,14 @@ describe("", function()
     for _ = 1, 20 do
       old[curl("http://x/pid")] = true
     end
-    helper.shell(("for i in $(seq 1 100); do echo 'url = \"http://x/exec?script=sleep%%200.3;echo%%20ok\"'; echo 'output = \"%s/r.'$i'\"'; done > %s/urls"):format(dir, dir))
-    local load = helper.start_lua(("os.exit(os.execute('curl -sS --no-progress-meter --max-time 60 -Z --parallel-max 20 --unix-socket %s/s -K %s/urls') and 0 or 1)"):format(dir, dir), { timeout = 90 })
+    local urls = {}
+    for n = 1, 100 do
+      urls[n] = ("url = \"http://x/exec?script=sleep%%200.3;echo%%20ok\"\noutput = \"%s/r.%d\"\n"):format(dir, n)
+    end
+    helper.write_file(dir .. "/urls", table.concat(urls))
+    local line = ("curl -sS --no-progress-meter --max-time 60 -Z --parallel-max 20 --unix-socket %s/s -K %s/urls")
+      :format(dir, dir)
+    local load = helper.start_lua("os.exit(os.execute(" .. ("%q"):format(line) .. ") and 0 or 1)", { timeout = 90 })
     for _ = 1, 3 do
       assert(helper.eventually(function() return curl("http://x/ping") == "pong\n" end, 5))
       helper.shell("kill -HUP " .. helper.read_file(dir .. "/pid"))

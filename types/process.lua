@@ -4,7 +4,9 @@
 ---@class sandbar.Process
 ---@field pid integer in the sandbox
 ---@field tag? string
----@field dropped integer bytes of both streams that nobody read and the tail did not keep, as last heard (at attach, at the exit); what an earlier reader took counts as read
+--- `dropped`: bytes of both streams that nobody read and the tail did not keep, as last heard (at attach, at
+--- the exit); what an earlier reader took counts as read.
+---@field dropped integer
 ---@field stdin sandbar.Input
 ---@field stdout sandbar.Output
 ---@field stderr sandbar.Output absent when merged into stdout

@@ -108,7 +108,7 @@ describe("the supervisor", function()
     local sandboxes = helper.open { root = root }
     local box = sandbar.assert(sandboxes:create { id = "x" })
     for _, child in ipairs(helper.proc.children(supervisor_of(root))) do
-      sh("kill -KILL %d", child.pid)
+      helper.shell("kill -KILL " .. child.pid) -- makers of slots may be gone by now
     end
     assert.is_truthy(helper.eventually(function()
       return sandbar.assert(sandboxes:info("x")).state == "failed"

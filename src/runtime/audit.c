@@ -90,7 +90,8 @@ static void put_quoted(struct sb_audit_line *line, const char *text, size_t len)
         n = utf8((const unsigned char *)text + i, len - i);
         if (n == 0 || c < 0x20 || c == 0x7f) {
             char escape[8];
-            put(line, escape, (size_t)snprintf(escape, sizeof escape, "\\u%04x", c));
+            snprintf(escape, sizeof escape, "\\u%04x", c);
+            put(line, escape, strlen(escape));
             n = 1;
             continue;
         }
@@ -124,12 +125,11 @@ void sb_audit_text(struct sb_audit_line *line, const char *key, const char *text
 
 void sb_audit_number(struct sb_audit_line *line, const char *key, double number)
 {
-    char text[40];
+    char text[40] = "null";
     put_key(line, key);
-    if (!isfinite(number))
-        put(line, "null", 4);
-    else
-        put(line, text, (size_t)snprintf(text, sizeof text, "%.17g", number));
+    if (isfinite(number))
+        snprintf(text, sizeof text, "%.17g", number);
+    put(line, text, strlen(text));
     for (size_t i = line->failed ? 0 : line->len; i-- > 0 && line->data[i] != ':';)
         if (line->data[i] == ',') /* of a locale that writes it so */
             line->data[i] = '.';
@@ -144,12 +144,12 @@ void sb_audit_bool(struct sb_audit_line *line, const char *key, int value)
 void sb_audit_begin(struct sb_audit_line *line, const char *event)
 {
     struct timespec ts;
-    char text[40];
+    char text[40] = "";
     sb_audit_text(line, "event", event, strlen(event));
     clock_gettime(CLOCK_REALTIME, &ts);
     put_key(line, "time");
-    put(line, text,
-        (size_t)snprintf(text, sizeof text, "%lld.%06ld", (long long)ts.tv_sec, ts.tv_nsec / 1000));
+    snprintf(text, sizeof text, "%lld.%06ld", (long long)ts.tv_sec, ts.tv_nsec / 1000);
+    put(line, text, strlen(text));
 }
 
 /* ---- the queue; lock held ---- */

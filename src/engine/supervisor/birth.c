@@ -294,7 +294,7 @@ static int child(void *arg)
 
 static int set_limit(struct sb_birth *b, int what, uint64_t soft, uint64_t hard)
 {
-    struct rlimit64 now, want;
+    struct rlimit64 now = {0}, want;
     TRY(b, "limits", sb_sys(prlimit64, 0, what, 0, &now));
     want.rlim_max = hard < now.rlim_max ? hard : now.rlim_max;
     want.rlim_cur = soft < want.rlim_max ? soft : want.rlim_max;
@@ -304,7 +304,7 @@ static int set_limit(struct sb_birth *b, int what, uint64_t soft, uint64_t hard)
 
 static long write_note(struct sb_birth *b)
 {
-    struct stat st;
+    struct stat st = {0};
     long fd = sb_sys(pidfd_open, b->pid, 0);
     if (fd < 0)
         return fd;

@@ -137,7 +137,7 @@ static int add_leaf(struct sb_cgroup *g, int tree, int back)
     int number = make_leaf(g, back);
     if (number < 0)
         return -1;
-    for (int k = 0; k < g->each; k++) {
+    for (int k = 0; k < g->each && k < 3; k++) {
         char path[32];
         snprintf(path, sizeof path, "%d%s", number, name[k]);
         if (k == 0 && g->each == 3 && own_procs(g, path) < 0)

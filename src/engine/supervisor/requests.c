@@ -444,7 +444,7 @@ static int stats(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failu
     struct sb_packer p;
     sb_conn_begin(&p, SB_REPLY, in->head.req);
     sb_pack_u64(&p, SB_F_LIVE, live);
-    sb_pack_u64(&p, SB_F_POOLED, (uint64_t)(sb_slot_pooled() + sb_spare_count()));
+    sb_pack_u64(&p, SB_F_POOLED, (uint64_t)sb_slot_pooled() + (uint64_t)sb_spare_count());
     sb_pack_u64(&p, SB_F_OPEN_FDS, fds - 3); /* ".", ".." and the directory itself */
     sb_conn_send(c, &p, NULL, 0);
     return 0;
@@ -452,12 +452,18 @@ static int stats(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failu
 
 /* 0: answered, or it will be. -1: the failure is the answer. */
 static int (*const handler[])(struct sb_conn *, const struct sb_wire_in *, struct sb_failure *) = {
-    [SB_S_HELLO - SB_S_HELLO] = hello,        [SB_S_CREATE - SB_S_HELLO] = create,
-    [SB_S_CONNECT - SB_S_HELLO] = connect_to, [SB_S_INFO - SB_S_HELLO] = info,
-    [SB_S_LIST - SB_S_HELLO] = list,          [SB_S_DESTROY - SB_S_HELLO] = destroy,
-    [SB_S_LIFETIME - SB_S_HELLO] = lifetime,  [SB_S_PAUSE - SB_S_HELLO] = pause_box,
-    [SB_S_RESUME - SB_S_HELLO] = resume,      [SB_S_SOCKET - SB_S_HELLO] = sockets,
-    [SB_S_EXPOSE - SB_S_HELLO] = expose,      [SB_S_ADVANCE - SB_S_HELLO] = advance,
+    [0] = hello,
+    [SB_S_CREATE - SB_S_HELLO] = create,
+    [SB_S_CONNECT - SB_S_HELLO] = connect_to,
+    [SB_S_INFO - SB_S_HELLO] = info,
+    [SB_S_LIST - SB_S_HELLO] = list,
+    [SB_S_DESTROY - SB_S_HELLO] = destroy,
+    [SB_S_LIFETIME - SB_S_HELLO] = lifetime,
+    [SB_S_PAUSE - SB_S_HELLO] = pause_box,
+    [SB_S_RESUME - SB_S_HELLO] = resume,
+    [SB_S_SOCKET - SB_S_HELLO] = sockets,
+    [SB_S_EXPOSE - SB_S_HELLO] = expose,
+    [SB_S_ADVANCE - SB_S_HELLO] = advance,
     [SB_S_STATS - SB_S_HELLO] = stats,
 };
 

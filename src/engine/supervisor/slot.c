@@ -300,12 +300,10 @@ int sb_slot_listen(int dir)
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     snprintf(a.sun_path, sizeof a.sun_path, "/proc/self/fd/%d/sock", dir);
     unlinkat(dir, "sock", 0);
-    sb_autofd int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(fd, 4) < 0)
-        return -1;
-    int out = fd;
-    fd = -1;
-    return out;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && (bind(fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(fd, 4) < 0))
+        sb_close(&fd);
+    return fd;
 }
 
 /* Uppers look like the root of their lower; on the disk they have plain ids as root, the lineage's
@@ -547,6 +545,8 @@ void sb_slot_settle(void)
 
 void sb_slot_drop(struct sb_slot *s)
 {
+    if (s == NULL)
+        return;
     sb_close(&s->user);
     sb_close(&s->net);
     sb_close(&s->device);

@@ -37,7 +37,7 @@ local PROBES = {
 }
 
 describe("escape:", function()
-  helper.guard { each = false } -- out here, so that its last look comes after our teardown
+  helper.guard { each = false, seconds = 60 } -- out here: its last look comes after our teardown, and the trash is deep
 describe("", function()
   local sandboxes, box, has_root
 

@@ -1325,6 +1325,8 @@ int main(int argc, char **argv)
                 *users[] = {"exec", "start_errors", "kill", "files"};
     int plain = argc == 1;
     setvbuf(stdout, NULL, _IOLBF, 0);
+    for (int sig = 1; sig < NSIG; sig++) /* what a supervisor is started with, whoever runs this */
+        signal(sig, SIG_DFL);
     if (getcwd(start_dir, sizeof start_dir) == NULL)
         return 2;
     if (geteuid() != 0) {

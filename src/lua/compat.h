@@ -2,8 +2,9 @@
  *
  * The binding keeps to a small subset on purpose: userdata with at most one user value (always a
  * table; the environment table on 5.1), metatables by name, the registry by pointer, strings with
- * lengths. It never yields and never resumes. LuaJIT calls itself 501 but has some later functions
- * already, so each definition is guarded by itself. */
+ * lengths. It never yields and never resumes. LuaJIT calls itself 501 and has some later functions
+ * already; they are left alone (but one, if it is there when we are loaded), so that one build serves
+ * Lua 5.1, LuaJIT and OpenResty, whichever headers it was made with. */
 #ifndef SB_COMPAT_H
 #define SB_COMPAT_H
 
@@ -13,18 +14,19 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef LUA_JITLIBNAME /* lualib.h of LuaJIT */
-#define SB_LUAJIT 1
-#else
-#define SB_LUAJIT 0
-#endif
-
 #ifndef LUA_OK
 #define LUA_OK 0
 #endif
 
 /* ---- 5.1 without LuaJIT's additions ---- */
-#if LUA_VERSION_NUM < 502 && !SB_LUAJIT
+#if LUA_VERSION_NUM < 502
+#undef luaL_setfuncs
+#undef luaL_testudata
+#undef luaL_setmetatable
+#define luaL_setfuncs sb_lua_setfuncs
+#define luaL_testudata sb_lua_testudata
+#define luaL_setmetatable sb_lua_setmetatable
+
 static inline void luaL_setfuncs(lua_State *L, const luaL_Reg *l, int nup)
 {
     luaL_checkstack(L, nup + 1, "too many upvalues");
@@ -151,11 +153,19 @@ static inline int sb_lua_typeerror(lua_State *L, int arg, const char *expected)
 }
 
 /* May the running function suspend? 5.1 and 5.2 can only tell the main thread from others. */
+#if LUA_VERSION_NUM == 501
+extern int lua_isyieldable(lua_State *L) __attribute__((weak)); /* LuaJIT's */
+#endif
+
 static inline int sb_lua_isyieldable(lua_State *L)
 {
-#if LUA_VERSION_NUM >= 503 || SB_LUAJIT
+#if LUA_VERSION_NUM >= 503
     return lua_isyieldable(L);
 #else
+#if LUA_VERSION_NUM == 501
+    if (lua_isyieldable != NULL)
+        return lua_isyieldable(L);
+#endif
     int main_thread = lua_pushthread(L);
     lua_pop(L, 1);
     return !main_thread;

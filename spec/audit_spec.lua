@@ -146,7 +146,7 @@ describe("sandbar.audit", function()
     f:write(code)
     f:close()
     local r = helper.shell(("%s %s < /dev/null > %s 2>&1; cat %s; rm %s %s"):format(
-      arg and arg[-1] or "lua", script, path, path, path, script))
+      helper.interpreter(), script, path, path, path, script))
     local n = 0
     for line in r:gmatch("[^\n]+") do
       n = n + 1

@@ -475,13 +475,31 @@ helper.lua = type(jit) == "table" and "luajit" or _VERSION:match("%d%.%d") -- lu
 
 -- --- child interpreters -----------------------------------------------------------------------------
 
---- The path of an interpreter: this one, or that of another version ("5.1", "luajit").
-function helper.interpreter(version)
-  version = version or helper.lua
+local function plain_interpreter(version)
   if version == helper.lua and os.getenv("SPEC_LUA") then
     return os.getenv("SPEC_LUA")
   end
   return version == "luajit" and "luajit" or "lua" .. version
+end
+
+-- A program that starts the interpreter with the sanitizer's library, which shell() keeps from all others.
+local function preloading(library)
+  local path = helper.scratch() .. "/lua"
+  if not lfs.attributes(path) then
+    helper.write_file(path, ("#!/bin/sh\nLD_PRELOAD=%s exec %s \"$@\"\n"):format(library, plain_interpreter(helper.lua)))
+    assert(os.execute("chmod 755 " .. helper.quote(path)))
+  end
+  return path
+end
+
+--- The path of an interpreter: this one, or that of another version ("5.1", "luajit").
+function helper.interpreter(version)
+  version = version or helper.lua
+  local preload = os.getenv("LD_PRELOAD")
+  if preload and version == helper.lua then
+    return preloading(preload)
+  end
+  return plain_interpreter(version)
 end
 
 local function child_line(code, options)

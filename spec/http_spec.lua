@@ -8,7 +8,6 @@ local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local wait = require "sandbar.wait"
 
-local LUA = os.getenv("SPEC_LUA") or arg[-1] or "lua"
 local PROGRAM = (os.getenv("SPEC_BUILD") or "build") .. "/spec/http_server"
 
 local servers = {}
@@ -63,7 +62,7 @@ describe("http", function()
     it("is not a part of require 'sandbar.core'", function()
       local out = helper.shell(([[LUA_CPATH=%s %s -e 'require "sandbar.core"
         for line in io.lines("/proc/self/maps") do if line:find("libcurl") then print(line) end end']]):format(
-        helper.quote(package.cpath), LUA))
+        helper.quote(package.cpath), helper.interpreter()))
       assert.equal("", out)
     end)
   end)
@@ -195,7 +194,7 @@ describe("http", function()
         LUA_PATH=%s LUA_CPATH=%s %s -e 'local http = require "sandbar.http"
         local a, e = http.request(http.port { port = %d }, { path = "/status/200" })
         print(a and a.status, e)']]):format(
-        helper.quote(package.path), helper.quote(package.cpath), LUA, number))
+        helper.quote(package.path), helper.quote(package.cpath), helper.interpreter(), number))
       assert.equal("200\tnil\n", out)
     end)
 
@@ -619,7 +618,7 @@ describe("http", function()
     it("goes away with the process", function()
       local out = helper.shell(([[LUA_PATH=%s LUA_CPATH=%s %s -e 'local http = require "sandbar.http"
         print(http.upstream(http.port { port = 1 }).address) os.exit(0)']]):format(
-        helper.quote(package.path), helper.quote(package.cpath), LUA))
+        helper.quote(package.path), helper.quote(package.cpath), helper.interpreter()))
       local dir = assert(out:match("^unix:(.*)/"))
       assert.truthy(select(2, helper.shell("test -e " .. helper.quote(dir))) ~= 0)
     end)

@@ -109,7 +109,9 @@ describe("injected:", function()
           end,
           list = function() return sandboxes:list { timeout = 10 } end,
           port = function()
-            local _, err = box:port(9):connect { timeout = 10 }
+            local port, err = box:port(9)
+            if not port then return nil, err end
+            err = select(2, port:connect { timeout = 10 })
             return err.kind == "Unavailable" and true or nil, err
           end,
         }
@@ -420,6 +422,9 @@ describe("injected:", function()
     end)
 
     it("at any moment leaves sandboxes whole or gone, and the next call works", function()
+      if inside.times(1) == 1 then
+        helper.skip("kills at random moments for a while: in check-long")
+      end
       local killer = helper.start_lua([[
         local inode = io.popen("stat -c %i " .. arg[1] .. "/v1/life.lock"):read("l")
         local seed, rounds = tonumber(arg[2]), tonumber(arg[3])

@@ -1325,8 +1325,11 @@ int main(int argc, char **argv)
                 *users[] = {"exec", "start_errors", "kill", "files"};
     int plain = argc == 1;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    for (int sig = 1; sig < NSIG; sig++) /* what a supervisor is started with, whoever runs this */
-        signal(sig, SIG_DFL);
+    /* What a supervisor is started with, whoever runs this. By the bare call: posix_spawn leaves 32 and 33
+     * ignored, which signal() will not touch. */
+    static const uint64_t by_default[4];
+    for (int sig = 1; sig <= 64; sig++)
+        syscall(SYS_rt_sigaction, sig, by_default, NULL, 8);
     if (getcwd(start_dir, sizeof start_dir) == NULL)
         return 2;
     if (geteuid() != 0) {

@@ -98,6 +98,16 @@ local function too_long(what, max)
   }
 end
 
+-- What was put by, emptied, and what has come after it; nil when there is neither.
+local function after_stash(state, rest)
+  local stash = state._stash
+  state._stash = ""
+  if rest == nil and stash == "" then
+    return nil
+  end
+  return stash .. (rest or "")
+end
+
 -- A line with its newline (or the rest at the end). What is stashed comes first.
 local function read_line(state, max, timeout)
   local stash = state._stash
@@ -116,11 +126,7 @@ local function read_line(state, max, timeout)
   if err then
     return nil, err
   end
-  state._stash = ""
-  if rest == nil and stash == "" then
-    return nil
-  end
-  return stash .. (rest or "")
+  return after_stash(state, rest)
 end
 
 local function read_exact(state, n, timeout)
@@ -137,11 +143,7 @@ local function read_exact(state, n, timeout)
     state._stash = stash .. (rest or "")
     return state._stash ~= "" and "" or nil
   end
-  state._stash = ""
-  if rest == nil and stash == "" then
-    return nil
-  end
-  return stash .. (rest or "")
+  return after_stash(state, rest)
 end
 
 local function read_all(state, max, timeout)

@@ -3,11 +3,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
 #include "runtime/audit.h"
+#include "runtime/release.h"
 
 #define TELLERS 3
 #define LINES 2000
@@ -114,6 +117,48 @@ static void a_file_takes_all(void)
     passed("what was told before the trail was closed still goes to its file");
 }
 
+static void release_at_once(struct sb_release *release, void *data)
+{
+    (void)data;
+    sb_release_finish(release, NULL);
+}
+
+/* Its name is long, so that telling it takes its time. */
+static void ends_with_a_release(int fd)
+{
+    static const struct sb_release_type type = {"thing", release_at_once, NULL};
+    static char id[400001];
+    memset(id, 'x', sizeof id - 1);
+    if (sb_audit_open(fd, NULL) != 0)
+        _exit(1);
+    sb_release_fire(sb_release_new(&type, NULL, id), NULL);
+    exit(0);
+}
+
+/* Exit once went on as soon as nothing was outstanding, while the last release was still being told. */
+static void exit_waits_until_the_last_release_is_told(void)
+{
+    static char text[500000];
+    for (int i = 0; i < 10; i++) {
+        int ends[2], status = -1;
+        size_t len = 0;
+        ssize_t n;
+        CHECK(pipe(ends) == 0);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0)
+            ends_with_a_release(ends[1]);
+        close(ends[1]);
+        while ((n = read(ends[0], text + len, sizeof text - len)) > 0)
+            len += (size_t)n;
+        close(ends[0]);
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        CHECK(len > 400000 && strncmp(text, "{\"event\":\"release\"", 18) == 0);
+        CHECK(text[len - 1] == '\n');
+    }
+    passed("exit waits until the last release is told");
+}
+
 int main(void)
 {
     struct sb_error err;
@@ -124,5 +169,6 @@ int main(void)
     a_reader_that_left_is_nobodys_trouble();
     a_slow_reader_is_told_what_it_missed();
     a_file_takes_all();
+    exit_waits_until_the_last_release_is_told();
     return 0;
 }

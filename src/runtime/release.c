@@ -69,13 +69,18 @@ static void link_in(struct sb_release *release)
     registry.outstanding++;
 }
 
-/* Lock held. */
+/* Lock held. It counts as outstanding until forget(). */
 static void link_out(struct sb_release *release)
 {
     *release->link = release->next;
     if (release->next != NULL)
         release->next->link = release->link;
     release->next = NULL;
+}
+
+/* Lock held. Exit may go on: what there was to tell of the release has been told. */
+static void forget(void)
+{
     registry.outstanding--;
     pthread_cond_broadcast(&registry.ended);
 }
@@ -149,6 +154,9 @@ static void end(struct sb_release *release, const struct sb_error *err)
     pthread_mutex_unlock(&registry.lock);
     if (op == NULL)
         tell(release, err);
+    pthread_mutex_lock(&registry.lock);
+    forget();
+    pthread_mutex_unlock(&registry.lock);
     while (op != NULL) {
         struct sb_op *next = op->next;
         sb_op_fail(op, err); /* with SB_OK: completes it */
@@ -262,6 +270,7 @@ int sb_release_cancel(struct sb_release *release)
     if (won) {
         release->state = WITHDRAWN;
         link_out(release);
+        forget();
     }
     pthread_mutex_unlock(&registry.lock);
     if (won)

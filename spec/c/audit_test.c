@@ -71,11 +71,12 @@ static void a_reader_that_left_is_nobodys_trouble(void)
     passed("a reader that left ends the trail, and nothing else");
 }
 
-static void a_slow_reader_is_told_what_it_missed(void)
+/* With `last`, one more line comes after there was room again. */
+static void a_slow_reader_is_told_what_it_missed(int last)
 {
     int pair[2];
-    char buf[65536], *whole = calloc(1, 8 << 20);
-    size_t len = 0;
+    char buf[65536], *whole = calloc(1, 8 << 20), *missed;
+    size_t len = 0, lines = 0;
     CHECK(whole != NULL && socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
     CHECK(sb_audit_open(pair[1], NULL) == 0);
     close(pair[1]);
@@ -83,15 +84,21 @@ static void a_slow_reader_is_told_what_it_missed(void)
         tell(i);
     for (ssize_t n; len < 1 << 20 && (n = read(pair[0], buf, sizeof buf)) > 0; len += (size_t)n)
         memcpy(whole + len, buf, (size_t)n);
-    tell(-7);
+    if (last)
+        tell(-7);
     CHECK(sb_audit_open(-1, NULL) == 0);
     for (ssize_t n; (n = read(pair[0], buf, sizeof buf)) > 0; len += (size_t)n)
         memcpy(whole + len, buf, (size_t)n);
-    CHECK(strstr(whole, "{\"event\":\"missed\",\"count\":") != NULL);
-    CHECK(strstr(whole, "\"n\":-7") != NULL);
+    for (char *at = whole; (at = strstr(at, "\"event\":\"test\"")) != NULL; at++)
+        lines++;
+    missed = strstr(whole, "{\"event\":\"missed\",\"count\":");
+    CHECK(missed != NULL);
+    CHECK(lines + strtoul(missed + 26, NULL, 10) == 60000 + (size_t)last);
+    CHECK((strstr(missed, "\"n\":-7") != NULL) == last);
     close(pair[0]);
     free(whole);
-    passed("nobody waits for a slow reader, which is told how much it missed");
+    passed(last ? "nobody waits for a slow reader, which is told how much it missed"
+                : "what was missed is told at the end at the latest");
 }
 
 static void a_file_takes_all(void)
@@ -167,7 +174,8 @@ int main(void)
     CHECK(sb_audit_open(12345, &err) != 0 && err.sys == EBADF);
     everybody_may_tell();
     a_reader_that_left_is_nobodys_trouble();
-    a_slow_reader_is_told_what_it_missed();
+    a_slow_reader_is_told_what_it_missed(1);
+    a_slow_reader_is_told_what_it_missed(0);
     a_file_takes_all();
     exit_waits_until_the_last_release_is_told();
     return 0;

@@ -190,12 +190,36 @@ static void append(struct trail *t, const char *data, size_t len)
     t->len += len;
 }
 
+/* Queues how many lines there was no room for, if there were any, and room for `len` more bytes. */
+static int tell_missed(struct trail *t, size_t len)
+{
+    char note[64];
+    size_t note_len = 0;
+    if (t->missed > 0)
+        note_len = (size_t)snprintf(note, sizeof note, "{\"event\":\"missed\",\"count\":%lu}\n",
+                                    t->missed);
+    if (t->len + note_len + len > QUEUE_MOST || reserve(t, note_len + len) < 0)
+        return -1;
+    append(t, note, note_len);
+    t->missed = 0;
+    return 0;
+}
+
 static void taken(struct trail *t, size_t n)
 {
     t->start += n;
     t->len -= n;
     if (t->len == 0)
         t->start = 0;
+    if (t->len == 0 && t->closed)
+        tell_missed(t, 0);
+}
+
+/* No more lines come: what was missed is told as the last one. */
+static void shut(struct trail *t)
+{
+    t->closed = 1;
+    taken(t, 0);
 }
 
 /* Writes what a pipe or socket takes. 0: all, or nobody is there; 1: it takes no more now. */
@@ -349,23 +373,14 @@ static void kick(struct trail *t)
 
 void sb_audit_end(struct sb_audit_line *line)
 {
-    char note[64];
-    size_t note_len = 0;
     put(line, "}\n", 2);
     pthread_mutex_lock(&audit.lock);
     struct trail *t = audit.current;
     if (t != NULL && t->fd >= 0) {
-        if (t->missed > 0)
-            note_len = (size_t)snprintf(note, sizeof note, "{\"event\":\"missed\",\"count\":%lu}\n",
-                                        t->missed);
-        if (line->failed || t->len + note_len + line->len > QUEUE_MOST ||
-            reserve(t, note_len + line->len) < 0) {
+        if (line->failed || tell_missed(t, line->len) != 0)
             t->missed++;
-        } else {
-            append(t, note, note_len);
+        else
             append(t, line->data, line->len);
-            t->missed = 0;
-        }
         kick(t);
     }
     pthread_mutex_unlock(&audit.lock);
@@ -413,7 +428,7 @@ int sb_audit_open(int fd, struct sb_error *err)
     struct trail *old = audit.current;
     audit.current = t;
     if (old != NULL) {
-        old->closed = 1;
+        shut(old);
         old->next = audit.closed;
         audit.closed = old;
         kick(old); /* which frees it, in the end */
@@ -425,6 +440,7 @@ int sb_audit_open(int fd, struct sb_error *err)
 /* Lock held. The file threads have ended, and so has the loop as far as trails go. */
 static void drain(struct trail *t, uint64_t until)
 {
+    shut(t);
     if (t->piece != NULL && t->len > 0)
         taken(t, t->piece->done);
     while (t->fd >= 0 && t->len > 0 && sb_now() < until) {

@@ -177,6 +177,19 @@ local sandbar = require "sandbar"
     sandbar.assert(sandboxes:destroy("kept"))
   end)
 
+  it("keeps the limits of a sandbox for whoever connects to it", function()
+    local made = sandbar.assert(sandboxes:create { id = "small", limits = { max_output = 10, max_env = 100 } })
+    made:close()
+    local box = sandbar.assert(sandboxes:connect "small")
+    local r = sandbar.assert(box:exec "echo 0123456789012345")
+    assert.equal(10, #r.stdout)
+    assert.is_true(r.truncated)
+    local _, err = box:exec("true", { env = { A = ("x"):rep(200) } })
+    assert.equal("LimitExceeded", err.kind)
+    assert.equal("max_env", err.limit)
+    sandbar.assert(box:destroy())
+  end)
+
   it("checks a spec clause by clause, before anything is allocated", function()
     for clause, spec in pairs {
       ["limits.memory"] = { limits = { memory = 1e8 } },
@@ -198,6 +211,13 @@ local sandbar = require "sandbar"
       end
       assert.is_true(found, clause)
     end
+    local limits = {}
+    for _, c in ipairs(sandbar.assert(sandboxes:explain { limits = { memory = 1, cpus = 1, files = 64 } }).clauses) do
+      limits[c.clause] = c.verdict
+    end
+    assert.equal("refused", limits["limits.memory"])
+    assert.equal("refused", limits["limits.cpus"])
+    assert.equal("enforced", limits["limits.files"])
     for what, spec in pairs {
       id = { id = "-x" },
       lifetime = { lifetime = 0 },
@@ -205,6 +225,8 @@ local sandbar = require "sandbar"
       env = { env = { ["A=B"] = "1" } },
       network = { network = "open" },
       ["limits.processes"] = { limits = { processes = -1 } },
+      ["limits.max_output"] = { limits = { max_output = 2 ^ 31 + 1 } },
+      ["limits.max_env"] = { limits = { max_env = 0.5 } },
       auto_resume = { auto_resume = true },
       on_expiry = { on_expiry = "explode" },
       template = { template = { rootfs = "relative" } },

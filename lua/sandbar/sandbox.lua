@@ -287,13 +287,13 @@ class = core.class("Sandbox", methods, {
 sandbox.class = class
 
 -- `r` is the driver's answer to create, connect or resume: fields, object, release. `opts`: driver,
--- limits, scope. A release means that the sandbox ends with the scope or, without one, the handle.
+-- scope. A release means that the sandbox ends with the scope or, without one, the handle.
 function sandbox.new(r, opts)
   local to = link.new {
     id = r.fields.id,
     driver = opts.driver,
     box = r.object,
-    limits = opts.limits or {},
+    limits = { max_output = r.fields.limit_output, max_env = r.fields.limit_env },
     scope = opts.scope,
     owned = r.release ~= nil,
   }

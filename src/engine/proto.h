@@ -155,7 +155,7 @@ enum sb_file_op {
     X(53, NETWORK, network, B) X(54, LIMIT_DISK, limit_disk, U) \
     X(55, LIMIT_MEMORY, limit_memory, U) X(56, CREATED_MS, created_ms, U) \
     X(58, CLONE_AT, clone_at, U) X(59, LEAF_FDS, leaf_fds, U) X(60, EXTEND, extend, U) \
-    X(61, LEAF, leaf, U) \
+    X(61, LEAF, leaf, U) X(62, LIMIT_OUTPUT, limit_output, U) X(63, LIMIT_ENV, limit_env, U) \
     /* processes */ \
     X(70, STAGE, stage, U) X(71, ARG, arg, L) X(72, CLEAN_ENV, clean_env, U) \
     X(73, TAG, tag, B) X(74, IN_MODE, in_mode, U) X(75, OUT_MODE, out_mode, U) \

@@ -89,11 +89,7 @@ local function allocate(self, op, given, opts, scope)
     r.release:cancel() -- from here on it belongs to nobody
     r.release = nil
   end
-  return sandbox.new(r, {
-    driver = state._driver,
-    limits = spec.caller_limits(merged),
-    scope = scope,
-  })
+  return sandbox.new(r, { driver = state._driver, scope = scope })
 end
 
 function methods:create(given, opts)

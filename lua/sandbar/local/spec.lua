@@ -155,38 +155,44 @@ clause("labels", function(s, f)
   return list and s.labels and ("%d recorded"):format(#list), err
 end)
 
-clause("limits", function(s, f)
-  local limits = s.limits or {}
-  for _, name in ipairs { "memory", "cpus", "disk", "wall_time" } do
-    if limits[name] ~= nil then
-      if type(limits[name]) == "number" and not (limits[name] > 0) then
-        return invalid("limits." .. name, ("limits.%s: a positive number is needed"):format(name))
-      end
-      return unsupported("limits." .. name, ("limits.%s: the local engine cannot enforce it yet"
-        ):format(name))
+-- In which field of the request a limit travels; the others cannot be enforced yet.
+local LIMIT_FIELDS = {
+  processes = "limit_processes",
+  files = "limit_files",
+  max_concurrent_execs = "limit_commands",
+  max_output = "limit_output",
+  max_env = "limit_env",
+}
+local LIMIT_MOST = { max_output = 2 ^ 31 }
+
+local function is_whole(value, most)
+  return value >= 1 and value % 1 == 0 and value <= most
+end
+
+for _, name in ipairs {
+  "cpus", "disk", "files", "max_commands", "max_concurrent_execs", "max_env", "max_output", "memory", "processes",
+  "wall_time",
+} do
+  local said, field = "limits." .. name, LIMIT_FIELDS[name]
+  clause(said, function(s, f)
+    local value = s.limits and s.limits[name]
+    if value == nil then
+      return nil
     end
-  end
-  local told = {}
-  for name in pairs(LIMITS) do
-    local value = limits[name]
-    if value ~= nil then
-      if value ~= value or value < 1 or value % 1 ~= 0 or value > 2 ^ 53 then
-        return invalid("limits." .. name, ("limits.%s: a positive whole number is needed"
-          ):format(name))
+    if not field then
+      if type(value) == "number" and not (value > 0) then
+        return invalid(said, said .. ": a positive number is needed")
       end
-      told[#told + 1] = ("%s %d"):format(name, value)
+      return unsupported(said, said .. ": the local engine cannot enforce it yet")
     end
-  end
-  f.limit_processes = limits.processes
-  f.limit_files = limits.files
-  f.limit_commands = limits.max_concurrent_execs or MAX_EXECS
-  if limits.max_commands ~= nil then
-    return unsupported("limits.max_commands",
-      "limits.max_commands: the local engine does not count commands yet")
-  end
-  table.sort(told)
-  return s.limits and table.concat(told, ", ")
-end)
+    local most = LIMIT_MOST[name] or 2 ^ 53
+    if not is_whole(value, most) then
+      return invalid(said, ("%s: a whole number from 1 to %.0f is needed"):format(said, most))
+    end
+    f[field] = value
+    return ("%d"):format(value)
+  end)
+end
 
 clause("env", function(s, f)
   local list, err = values.check_env(s.env or {}, s.limits and s.limits.max_env or MAX_ENV)
@@ -279,9 +285,9 @@ function spec.shape(fname, index, given)
   return given
 end
 
--- The fields of the create request and the limits kept on this side, or nil and the first refusal.
+-- The fields of the create request, or nil and the first refusal.
 function spec.fields(merged, scoped)
-  local fields = {}
+  local fields = { limit_commands = MAX_EXECS }
   for _, c in ipairs(clauses) do
     local _, err = c.fn(merged, fields, scoped)
     if err then
@@ -309,12 +315,6 @@ function spec.explain(merged, scoped)
     end
   end
   return out, ok
-end
-
--- What is enforced here and not by the engine.
-function spec.caller_limits(merged)
-  local limits = merged.limits or {}
-  return { max_output = limits.max_output, max_env = limits.max_env }
 end
 
 return spec

@@ -170,6 +170,8 @@ static int take_limits(struct sb_record *r, const struct sb_wire_in *in, struct 
     r->limit_processes = sb_read_u64(&in->fields, SB_F_LIMIT_PROCESSES, r->limit_processes);
     r->limit_files = sb_read_u64(&in->fields, SB_F_LIMIT_FILES, r->limit_files);
     r->limit_commands = sb_read_u64(&in->fields, SB_F_LIMIT_COMMANDS, 0);
+    r->limit_output = sb_read_u64(&in->fields, SB_F_LIMIT_OUTPUT, 0);
+    r->limit_env = sb_read_u64(&in->fields, SB_F_LIMIT_ENV, 0);
     if (r->limit_processes < 2 || r->limit_processes > PROCESSES_MAX)
         return invalid(f, "limits.processes", "at least 2 (pid 1 is one)");
     if (r->limit_files < 16)

@@ -152,6 +152,10 @@ static void pack_common(const struct sb_record *r, struct sb_packer *p)
     pack_text(p, SB_F_CAUSE, r->cause);
     pack_text(p, SB_F_MESSAGE, r->message);
     sb_pack_str(p, SB_F_NETWORK, "deny");
+    if (r->limit_output != 0)
+        sb_pack_u64(p, SB_F_LIMIT_OUTPUT, r->limit_output);
+    if (r->limit_env != 0)
+        sb_pack_u64(p, SB_F_LIMIT_ENV, r->limit_env);
 }
 
 static void show(const struct sb_record *r, struct sb_packer *p)
@@ -314,6 +318,8 @@ static int take_fields(struct sb_record *r, const struct sb_reader *in)
     r->limit_processes = sb_read_u64(in, SB_F_LIMIT_PROCESSES, 0);
     r->limit_files = sb_read_u64(in, SB_F_LIMIT_FILES, 0);
     r->limit_commands = sb_read_u64(in, SB_F_LIMIT_COMMANDS, 0);
+    r->limit_output = sb_read_u64(in, SB_F_LIMIT_OUTPUT, 0);
+    r->limit_env = sb_read_u64(in, SB_F_LIMIT_ENV, 0);
     r->range = (int)sb_read_u64(in, T_RANGE, (uint64_t)-1);
     r->sub_uid = (uint32_t)sb_read_u64(in, T_SUB_UID, 0);
     r->sub_gid = (uint32_t)sb_read_u64(in, T_SUB_GID, 0);

@@ -41,6 +41,7 @@ struct sb_record {
     uint32_t epoch;
     bool destroy_on_expiry, owned, allow_setuid, kept_disk;
     uint64_t limit_processes, limit_files, limit_commands;
+    uint64_t limit_output, limit_env; /* kept for callers, who enforce them; 0: the usual */
     int range;
     uint32_t sub_uid, sub_gid, sub_count;
     enum sb_mode mode;

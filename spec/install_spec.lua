@@ -99,11 +99,15 @@ describe("the program", function()
   it("closes the root scope and fails when the script raises", function()
     local file = helper.write_file(helper.dir("s") .. "/a.lua", [[
       scope:defer(function(exit) print("closed", exit.ok) end)
-      error("on purpose")
+      local function inner()
+        error("on purpose")
+      end
+      inner()
     ]])
     local out, status = program("run " .. q(file))
     assert.matches("closed\tfalse\n", out, 1, true)
-    assert.matches("on purpose", out, 1, true)
+    assert.matches("a.lua:3: on purpose", out, 1, true)
+    assert.matches("a.lua:5: in main chunk", out, 1, true) -- the script's own frames
     assert.equal(1, status)
   end)
 

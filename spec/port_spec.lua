@@ -200,6 +200,13 @@ describe("box:port", function()
         local _, err = box:port(80):fetch { path = path }
         assert.equal("InvalidArgument", err.kind)
       end
+      for _, body in ipairs { {}, 1, true } do
+        local ok, err = pcall(function()
+          box:port(80):fetch { body = body }
+        end)
+        assert.is_false(ok)
+        assert.matches("port_spec.lua:%d+: bad argument #1 to 'fetch' %(option 'body'", err)
+      end
       local _, err = box:port(80):websocket("/")
       assert.equal("Unsupported", err.kind)
       assert.is_nil(box:port(80).url)

@@ -242,6 +242,17 @@ local sandbar = require "sandbar"
     assert.is_true(sandbar.assert(sandboxes:explain {}).ok)
   end)
 
+  it("names the method and the line when it is called on no provider", function()
+    local ok, err = pcall(function()
+      local list = sandboxes.list {}
+      return list
+    end)
+    assert.is_false(ok)
+    assert.matches("provider_spec.lua:%d+: ", err)
+    assert.matches("sandbar.Provider expected, got table", err, 1, true)
+    assert.is_nil(err:find("state_of", 1, true))
+  end)
+
   it("raises for wrong types wherever they are, at the caller's line", function()
     for what, spec in pairs {
       ["'lifetime'"] = { lifetime = {} },

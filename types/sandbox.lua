@@ -18,6 +18,8 @@
 
 ---@class sandbar.ExecOptions: sandbar.CommandOptions
 ---@field stdin? string|(fun(): string?)|any the whole input, a source of chunks (nil ends it), or a file
+---@field stdout? "pipe"|"ignore"|"tail" captured, dropped, or drained into the process's tail (default "pipe")
+---@field stderr? "pipe"|"ignore"|"tail"|"stdout" likewise; "stdout" merges
 ---@field check? boolean a non-zero exit is nil, CommandFailed (default false)
 ---@field max_output? integer bytes kept of a stream; more is dropped and counted (default 64 MiB)
 ---@field on_output? fun(data: string, fd: 1|2): false? called as it arrives; false kills; it may wait

@@ -2,8 +2,9 @@
 --
 -- A type is a text of alternatives: "string|list", "number?" (? allows nil). Known words: Lua's type names;
 -- integer; size (a number of bytes); duration (number or string); timeout (duration or false); callable;
--- list and map (both tables); secret (a string or a secret); any. `level` counts from the function that calls us:
--- 1 is that function's caller (the default), 2 the caller of that one.
+-- readable (has a method read, as files have); list and map (both tables); secret (a string or a secret);
+-- any. `level` counts from the function that calls us: 1 is that function's caller (the default), 2 the caller of
+-- that one.
 
 local compat = require "sandbar.compat"
 local core = require "sandbar.core"
@@ -22,6 +23,14 @@ local is = {
   list = function(v) return type(v) == "table" end,
   map = function(v) return type(v) == "table" end,
   secret = function(v) return type(v) == "string" or core.is_secret(v) end,
+  readable = function(v)
+    local kind = type(v)
+    if kind ~= "userdata" and kind ~= "table" then
+      return false
+    end
+    local ok, method = pcall(function() return v.read end)
+    return ok and type(method) == "function"
+  end,
   ["false"] = function(v) return v == false end,
   ["true"] = function(v) return v == true end,
 }
@@ -29,7 +38,7 @@ local is = {
 -- How a message calls a type that is not a Lua one.
 local SPOKEN = {
   size = "number", duration = "number or string", timeout = "number, string or false",
-  callable = "function", list = "table", map = "table", secret = "string or secret", any = "value",
+  callable = "function", list = "table", map = "table", readable = "file", secret = "string or secret", any = "value",
 }
 
 local parsed = {}
@@ -72,16 +81,7 @@ local function type_name(v)
 end
 
 --- Can it be read like a file of Lua's?
-function check.readable(value)
-  local kind = type(value)
-  if kind ~= "userdata" and kind ~= "table" then
-    return false
-  end
-  local ok, method = pcall(function()
-    return value.read
-  end)
-  return ok and type(method) == "function"
-end
+check.readable = is.readable
 
 --- Raises "bad argument #index to 'fname' (why)".
 function check.fail(fname, index, why, level)

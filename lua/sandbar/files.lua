@@ -297,10 +297,10 @@ end
 
 -- What comes later, refused by name.
 for name, what in pairs {
-  watch = "watching files",
-  glob = "matching names",
-  upload_url = "signed upload links",
-  download_url = "signed download links",
+  watch = "watching files is",
+  glob = "matching names is",
+  upload_url = "signed upload links are",
+  download_url = "signed download links are",
 } do
   methods[name] = function(self)
     core.state(self, filecall.class)
@@ -308,7 +308,7 @@ for name, what in pairs {
       kind = "Unsupported",
       op = "files:" .. name,
       clause = name,
-      message = ("%s: %s is not there yet on the local engine"):format(name, what),
+      message = what .. " not there yet on the local engine",
     }
   end
 end

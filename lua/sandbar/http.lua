@@ -202,7 +202,7 @@ function http.fetch(port, request)
   end
   local body, upload = request.body, nil
   if body ~= nil and type(body) ~= "string" and not core.is_secret(body) then
-    if not compat.is_callable(body) and type(body) ~= "userdata" and type(body) ~= "table" then
+    if not compat.is_callable(body) and not check.readable(body) then
       return bad(("body: string, secret, function or file expected, got %s"):format(type(body)))
     end
     upload = native.upload()

@@ -47,7 +47,7 @@ local function http_port(state, op, timeout)
 end
 
 local FETCH = {
-  method = "string", path = "string", headers = "table", body = "any", wait = "duration",
+  method = "string", path = "string", headers = "table", body = "secret|callable|readable", wait = "duration",
   stream = "boolean", max_body = "size", timeout = "timeout",
 }
 

@@ -230,7 +230,11 @@ local function download_file(run, path, base, name, mode)
     if not ok then
       return nil, why
     end
-    return hosttree.at(run.op, "rename", base, part, name)
+    ok, why = hosttree.at(run.op, "rename", base, part, name)
+    if not ok and why.errno then
+      why = errors.from_errno(why.errno, run.op, base .. "/" .. name) -- not of the temporary one
+    end
+    return ok, why
   end, function()
     hosttree.at(run.op, "remove", base, part)
   end)

@@ -190,23 +190,40 @@ static int handle(lua_State *L)
     return 1;
 }
 
-/* Raises in the name of the function that asked for the state: that is the one that was misused. */
+/* The level of the function that was misused: the outermost of the file that asked for the state, so that
+ * a helper of that file is not named instead. */
+static int misused_level(lua_State *L)
+{
+    lua_Debug ar;
+    const char *file = NULL;
+    int level = 1;
+    while (lua_getstack(L, level, &ar) && lua_getinfo(L, "S", &ar) &&
+           (file == NULL || strcmp(file, ar.source) == 0)) {
+        file = ar.source;
+        level++;
+    }
+    return level > 1 ? level - 1 : 1;
+}
+
+/* Raises in its name, where it was called. */
 static int bad_handle(lua_State *L)
 {
     lua_Debug ar;
-    const char *expected = "handle", *function = "?", *got;
-    int method = 0;
+    const char *expected = "handle", *function = NULL, *got;
+    int method = 0, level = misused_level(L);
     if (lua_istable(L, 2)) {
         lua_getfield(L, 2, "__name");
         expected = lua_tostring(L, -1);
     }
     got = lua_isnone(L, 1) ? "no value" : sb_lua_typename(L, 1);
-    if (lua_getstack(L, 1, &ar) && lua_getinfo(L, "n", &ar) && ar.name != NULL) {
+    if (lua_getstack(L, level, &ar) && lua_getinfo(L, "n", &ar) && ar.name != NULL) {
         function = ar.name;
         method = strcmp(ar.namewhat, "method") == 0;
     }
-    luaL_where(L, 2);
-    if (method)
+    luaL_where(L, level + 1);
+    if (function == NULL)
+        lua_pushfstring(L, "calling a method on bad self (%s expected, got %s)", expected, got);
+    else if (method)
         lua_pushfstring(L, "calling '%s' on bad self (%s expected, got %s)", function, expected,
                         got);
     else

@@ -57,20 +57,32 @@ local function run(script, ...)
   _G.arg = { [0] = script, ... }
   _G.sandbar = sandbar
   local unpack = table.unpack or unpack
-  local interrupted = false
-  local ok, failure, detail = xpcall(function()
-    return sandbar.scope(function(scope)
-      _G.scope = scope
-      return chunk(unpack(args, 1, n))
-    end)
-  end, function(e)
-    interrupted = type(e) == "string" and e:find("interrupted!", 1, true) ~= nil
-    return type(e) == "string" and not interrupted and debug.traceback(e, 2) or e
+  local interrupted, trace = false, nil
+  -- Closing the scope unwinds what raised: where that was is noted first.
+  local function is_interrupt(e)
+    return type(e) == "string" and e:find("interrupted!", 1, true) ~= nil
+  end
+  local function script_failed(e)
+    interrupted = is_interrupt(e)
+    trace = type(e) == "string" and debug.traceback(e, 2) or nil
+    return e
+  end
+  local ok, failure, detail = pcall(sandbar.scope, function(scope)
+    _G.scope = scope
+    local results = {
+      xpcall(function()
+        return chunk(unpack(args, 1, n))
+      end, script_failed),
+    }
+    if not results[1] then
+      error(results[2], 0)
+    end
+    return results[2], results[3]
   end)
-  if interrupted then
+  if interrupted or not ok and is_interrupt(failure) then
     quit(130, "interrupted")
   elseif not ok then
-    quit(1, tostring(failure))
+    quit(1, trace or tostring(failure))
   elseif failure == nil and detail ~= nil then
     quit(1, tostring(detail))
   end

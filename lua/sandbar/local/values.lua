@@ -119,7 +119,7 @@ function values.check_lifetime(value)
     return nil, err
   end
   if seconds <= 0 or seconds > MAX_LIFETIME then
-    return invalid("lifetime", ("lifetime: %s s is not between 0 and %d s"):format(
+    return invalid("lifetime", ("lifetime: %s s is not above 0 and at most %d s"):format(
       tostring(seconds), MAX_LIFETIME))
   end
   return math.max(math.ceil(seconds * 1000), 1)

@@ -41,6 +41,31 @@ describe("sandbar.audit", function()
     end
   end)
 
+  it("tells of what the collector let go", function()
+    local gone = helper.run_lua(([[
+      local sandbar = require "sandbar"
+      local sandboxes = sandbar.open { root = %q, linger = 0 }
+      sandbar.assert(sandbar.audit { fn = function(e) print(e.event, e.what, e.op, e.id) end })
+      do
+        sandbar.assert(sandboxes:create_scoped { id = "lost" })
+        local closed = sandbar.assert(sandboxes:create_scoped { id = "closed" })
+        closed:close()
+      end
+      collectgarbage() collectgarbage()
+      sandbar.sleep(0) sandbar.sleep(0)
+      print "end"
+    ]]):format(helper.root()), { timeout = 20 })
+    assert.equal("", gone.stderr)
+    local lines = {}
+    for line in gone.stdout:gmatch("[^\n]+") do
+      lines[#lines + 1] = (line:gsub("\t", " "))
+    end
+    assert.same({
+      "acquire sandbox create_scoped lost", "acquire sandbox create_scoped closed", "release sandbox close closed",
+      "release sandbox collected lost", "end",
+    }, lines)
+  end)
+
   it("tells refusals with their clause", function()
     local _, err = sandboxes:create { network = "allow" }
     assert.equal("Unsupported", err.kind)

@@ -124,7 +124,9 @@ function sandbar.pending() end
 ---@return sandbar.Error? err
 function sandbar.config(settings) end
 
---- Where acquisitions, releases, refusals and secret uses are told as redacted events.
+--- Where acquisitions, releases, refusals and secret uses are told as redacted events. A function hears at the next
+--- wait of a handle that was collected ("collected": its release has begun); a descriptor is written to by the runtime
+--- when such a release has ended ("detached"), also after the Lua state has.
 ---@param sink { fn?: fun(event: table)|false, fd?: integer|false } false ends it
 ---@return true? ok
 ---@return sandbar.Error? err

@@ -41,6 +41,16 @@ function audit.on()
   return sink ~= nil
 end
 
+--- Sees to it that a function hears of it when the handle of `state`, which carries a release, is collected:
+--- then the runtime has begun with the release. A descriptor hears of such ends from the runtime itself.
+function audit.collectable(state, what, id)
+  if sink and sink ~= core.audit_write then
+    state._abandoned = function()
+      audit.emit("release", { what = what, op = "collected", id = id })
+    end
+  end
+end
+
 --- sandbar.audit{ fn = function(event) | fd = number }: from now on; fn = false ends it. True, or nil and
 --- an error.
 function audit.configure(opts)

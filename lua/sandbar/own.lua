@@ -18,9 +18,14 @@ local Guard = core.class("Guard", {}, {
   end,
 })
 
--- Something that fires `release` when it is collected.
-function own.guard(release)
-  return core.handle(Guard, {}, release)
+-- Something that fires `release` when it is collected. `what` and `id` name it for the audit trail, if it
+-- belongs there.
+function own.guard(release, what, id)
+  local state = {}
+  if what then
+    audit.collectable(state, what, id)
+  end
+  return core.handle(Guard, state, release)
 end
 
 -- True when the scope can take something; nil and Closed. Raises for what is no scope, at the caller of

@@ -278,7 +278,7 @@ local function adopt(_, state)
   if not state._release then
     state._release = state._native:release()
   end
-  state._guard = state._guard or own.guard(state._release)
+  state._guard = state._guard or own.guard(state._release, "process", state._link.id)
   return true
 end
 

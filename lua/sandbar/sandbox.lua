@@ -313,6 +313,9 @@ function sandbox.new(r, opts)
     see(state, fields)
     state.owned = owned
   end
+  if r.release then
+    audit.collectable(state, "sandbox", state.id)
+  end
   -- The handle itself carries the release: collected, it fires. A scope holds the handle.
   local handle = core.handle(class, state, r.release)
   to.handle = handle

@@ -121,7 +121,7 @@ function start.run(to, cmd, opts)
   to.readers[state._serial] = state
   state.stdin = stream.input(opts.stdin == "pipe" and r.object:stdin() or nil, handle)
   if scope and not opts.detached then
-    state._guard = own.guard(r.release)
+    state._guard = own.guard(r.release, "process", to.id)
     local held
     held, err = own.hold(scope, handle, state)
     if not held then

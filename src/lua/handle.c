@@ -97,23 +97,36 @@ static int handle_tostring(lua_State *L)
     return 1;
 }
 
+/* Has the handle's state something to do when its release is fired by the collector? */
+static int wants_to_know(lua_State *L)
+{
+    sb_lua_getuservalue(L, 1);
+    if (lua_istable(L, -1)) {
+        lua_pushliteral(L, "_abandoned");
+        lua_rawget(L, -2);
+    }
+    return lua_isfunction(L, -1);
+}
+
 /* Never waits, never raises but for want of memory, looks at no other handle. */
 static int handle_gc(lua_State *L)
 {
     struct handle *h = lua_touserdata(L, 1);
+    int keep = h->keep && h->generation == sb_generation();
     if (h->release != NULL) {
-        sb_release_fire(h->release, NULL);
+        int fired = sb_release_fire(h->release, NULL);
         sb_release_unref(h->release);
         h->release = NULL;
-    }
-    if (h->keep && h->generation == sb_generation()) {
-        sb_lua_rawgetp(L, LUA_REGISTRYINDEX, &abandoned_key);
-        if (lua_istable(L, -1)) {
-            sb_lua_getuservalue(L, 1);
-            lua_rawseti(L, -2, (int)lua_rawlen(L, -2) + 1);
-        }
+        keep = keep || (fired && wants_to_know(L));
     }
     h->keep = 0;
+    if (!keep)
+        return 0;
+    sb_lua_rawgetp(L, LUA_REGISTRYINDEX, &abandoned_key);
+    if (lua_istable(L, -1)) {
+        sb_lua_getuservalue(L, 1);
+        lua_rawseti(L, -2, (int)lua_rawlen(L, -2) + 1);
+    }
     return 0;
 }
 

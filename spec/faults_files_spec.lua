@@ -185,17 +185,22 @@ describe("faults of files", function()
   it("B22: leaves whole files when a write is cut, and never a mix", function()
     with_box(function(files, box)
       sandbar.assert(files:write("f", "old"))
+      local half_way = false
       local task = sandbar.assert(sandbar.spawn(function()
         local n = 0
         return files:write("f", function()
           n = n + 1
           if n > 25 then
+            half_way = true
             sandbar.sleep(30)
           end
           return ("x"):rep(1048576)
         end)
       end))
-      sandbar.sleep(0.3)
+      assert.is_truthy(helper.eventually(function()
+        sandbar.sleep(0.001) -- the task's turn
+        return half_way
+      end), "it was not written")
       task:cancel("half-way")
       local _, err = task:wait()
       assert.equal("Cancelled", err.kind)
@@ -309,7 +314,9 @@ describe("faults of files", function()
       end
       local p = sandbar.assert(box:start(
         "mkdir c; while :; do touch c/1 c/2 c/3; mkdir -p c/d/e; rm -rf c/d c/1 c/2; done", { stderr = "ignore" }))
-      sandbar.sleep(0.05)
+      assert.is_truthy(helper.eventually(function()
+        return files:exists("c/1")
+      end), "nothing changes")
       for _ = 1, inside.times(30) do
         sandbar.assert(files:list("c", { depth = false }))
       end

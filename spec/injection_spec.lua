@@ -422,76 +422,74 @@ describe("injected:", function()
     end)
 
     it("at any moment leaves sandboxes whole or gone, and the next call works", function()
-      if inside.times(1) == 1 then
-        helper.skip("kills at random moments for a while: in check-long")
-      end
-      local killer = helper.start_lua([[
-        local inode = io.popen("stat -c %i " .. arg[1] .. "/v1/life.lock"):read("l")
-        local seed, rounds = tonumber(arg[2]), tonumber(arg[3])
-        math.randomseed(seed)
-        print("ready")
-        io.stdout:flush()
-        local killed = 0
-        for _ = 1, rounds do
-          os.execute("sleep " .. math.random() * 0.15)
-          for line in io.lines("/proc/locks") do
-            local pid, of = line:match("^%d+: FLOCK%s+%S+%s+WRITE%s+(%d+) %x+:%x+:(%d+) ")
-            if of == inode and os.execute("kill -9 " .. pid .. " 2>/dev/null") then killed = killed + 1 end
+      with_root(function(root, own)
+        sandbar.assert(own:list()) -- the lock file is there once a supervisor has run
+        local killer = helper.start_lua([[
+          local inode = io.popen("stat -c %i " .. arg[1] .. "/v1/life.lock"):read("l")
+          local seed, rounds = tonumber(arg[2]), tonumber(arg[3])
+          math.randomseed(seed)
+          print("ready")
+          io.stdout:flush()
+          local killed = 0
+          for _ = 1, rounds do
+            os.execute("sleep " .. math.random() * 0.15)
+            for line in io.lines("/proc/locks") do
+              local pid, of = line:match("^%d+: FLOCK%s+%S+%s+WRITE%s+(%d+) %x+:%x+:(%d+) ")
+              if of == inode and os.execute("kill -9 " .. pid .. " 2>/dev/null") then killed = killed + 1 end
+            end
           end
+          print(killed)
+        ]], { args = { root, os.time(), inside.times(30) }, timeout = 200 })
+        local line = killer:line()
+        while line == nil do
+          line = killer:line()
         end
-        print(killed)
-      ]], { args = { helper.root(), os.time(), inside.times(30) }, timeout = 200 })
-      -- The lock file is there once a supervisor has run.
-      sandbar.assert(sandboxes:list())
-      local line = killer:line()
-      while line == nil do
-        line = killer:line()
-      end
-      local n, errors = 0, 0
-      local over
-      local function note(value, err)
-        if value == nil then
-          errors = errors + 1
-          local kind = typed(err, "in the loop")
-          assert.is_not.equal("Timeout", kind, tostring(err))
-        end
-        return value
-      end
-      repeat
-        n = n + 1
-        local box = note(sandboxes:create { id = "b" .. n, lifetime = 300, labels = { n = tostring(n) } })
-        if box then
-          note(box:exec("echo kept >f", { timeout = 20 }))
-          if n % 2 == 0 then
-            note(box:pause { keep = "disk", timeout = 20 })
+        local n, errors = 0, 0
+        local over
+        local function note(value, err)
+          if value == nil then
+            errors = errors + 1
+            local kind = typed(err, "in the loop")
+            assert.is_not.equal("Timeout", kind, tostring(err))
           end
-          if n % 3 ~= 0 then
-            note(box:destroy { timeout = 20 })
+          return value
+        end
+        repeat
+          n = n + 1
+          local box = note(own:create { id = "b" .. n, lifetime = 300, labels = { n = tostring(n) } })
+          if box then
+            note(box:exec("echo kept >f", { timeout = 20 }))
+            if n % 2 == 0 then
+              note(box:pause { keep = "disk", timeout = 20 })
+            end
+            if n % 3 ~= 0 then
+              note(box:destroy { timeout = 20 })
+            end
+            box:close()
           end
-          box:close()
+          over = not helper.proc.alive(killer.pid)
+        until over or n > 2000
+        local record = killer:wait()
+        assert.is_true(record.ok, record.stderr)
+        assert.is_true(tonumber(record.stdout:match("(%d+)%s*$")) > 3, "too few were killed: " .. record.stdout)
+        for _, info in ipairs(sandbar.assert(own:list())) do
+          local where = info.id .. " is " .. info.state
+          if info.state == "running" or info.state == "paused" then
+            local box = sandbar.assert(own:connect(info.id, { resume = true }), where)
+            local r, err = box:exec("true", { timeout = 20 })
+            assert.is_truthy(r and r.ok, where .. ": " .. tostring(err))
+            box:close()
+          else
+            assert.equal("failed", info.state, where)
+            assert.is_truthy(sandbar.assert(own:info(info.id)).cause, where)
+          end
+          sandbar.assert(own:destroy(info.id))
         end
-        over = not helper.proc.alive(killer.pid)
-      until over or n > 2000
-      local record = killer:wait()
-      assert.is_true(record.ok, record.stderr)
-      assert.is_true(tonumber(record.stdout:match("(%d+)%s*$")) > 3, "too few were killed: " .. record.stdout)
-      for _, info in ipairs(sandbar.assert(sandboxes:list())) do
-        local where = info.id .. " is " .. info.state
-        if info.state == "running" or info.state == "paused" then
-          local box = sandbar.assert(sandboxes:connect(info.id, { resume = true }), where)
-          local r, err = box:exec("true", { timeout = 20 })
-          assert.is_truthy(r and r.ok, where .. ": " .. tostring(err))
-          box:close()
-        else
-          assert.equal("failed", info.state, where)
-          assert.is_truthy(sandbar.assert(sandboxes:info(info.id)).cause, where)
+        assert.is_truthy(errors < n * 5)
+        for name in lfs.dir(root .. "/v1/s") do
+          assert.is_truthy(name:sub(1, 1) == ".", "left over: " .. name)
         end
-        sandbar.assert(sandboxes:destroy(info.id))
-      end
-      assert.is_truthy(errors < n * 5)
-      for name in lfs.dir(helper.root() .. "/v1/s") do
-        assert.is_truthy(name:sub(1, 1) == ".", "left over: " .. name)
-      end
+      end)
     end)
   end)
 

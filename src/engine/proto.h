@@ -59,7 +59,8 @@ enum sb_msg_type {
 
     /* supervisor -> pid 1, on the control socket */
     SB_G_INIT =
-        64,    /* version, boot, user, cwd, env*, epoch, limit_commands, allow_setuid, clone_at (the
+        64,    /* version, boot, user, cwd, env*, epoch, limit_commands, allow_setuid, ends_ms,
+                       owned, grace_ms (SB_G_LIFE), clone_at (the
                        one address at which clone3 may find its arguments), leaf*, leaf_fds; fds: leaf
                        groups as root, none rootless -> reply */
     SB_G_CONN, /* epoch; fd: one end of a new caller connection. No answer */
@@ -67,6 +68,8 @@ enum sb_msg_type {
         67,    /* leaf* (their numbers), leaf_fds; fds: for each leaf cgroup.procs, cgroup.kill and,
                        with leaf_fds = 3, its directory. No answer */
     SB_G_STOP, /* end every command (TERM, then KILL after grace_ms), sync -> reply; then killed */
+    SB_G_LIFE, /* ends_ms (CLOCK_BOOTTIME, 0 none), owned, grace_ms: when pid 1 ends by itself, should no
+                  supervisor do it. The same fields are in SB_G_INIT. No answer */
     /* pid 1 -> supervisor */
     SB_G_HELLO = 80, /* version: the first message of a booted pid 1, and of an adopted one */
     SB_G_NEED_LEAVES, /* its stock of empty leaf groups runs low; leaf* (those it gives back, empty and

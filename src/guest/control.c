@@ -112,6 +112,38 @@ static void take_clone_at(const struct sb_reader *fields)
     __asm__ volatile("" ::"r"(f.data) : "memory");
 }
 
+static void life_changed(void)
+{
+    uint64_t in = control_life_tick();
+    if (in != 0)
+        loop_wake_at(sys_now_ms() + in);
+}
+
+static void take_life(const struct request *r)
+{
+    guest.ends_ms = sb_read_u64(&r->fields, SB_F_ENDS_MS, 0);
+    guest.grace_ms = sb_read_u64(&r->fields, SB_F_GRACE_MS, 0);
+    guest.owned = sb_read_u64(&r->fields, SB_F_OWNED, 0) != 0;
+    life_changed();
+}
+
+/* The timer's clock stands still while the machine sleeps: then this comes late, never early. */
+uint64_t control_life_tick(void)
+{
+    uint64_t now = sys_boot_ms(), end = 0, alone = 0;
+    if (guest.grace_ms == 0) /* nothing was said */
+        return 0;
+    if (guest.ends_ms != 0)
+        end = guest.ends_ms + guest.grace_ms;
+    if (guest.owned && guest.alone_ms != 0)
+        alone = guest.alone_ms + guest.grace_ms;
+    if (alone != 0 && (end == 0 || alone < end))
+        end = alone;
+    if (end != 0 && now >= end)
+        sys_exit(103);
+    return end == 0 ? 0 : end - now;
+}
+
 static void take_init(struct request *r)
 {
     if (!guest.ready) {
@@ -125,6 +157,7 @@ static void take_init(struct request *r)
             str_digits(guest.user, guest.uid);
     }
     guest.epoch = (uint32_t)sb_read_u64(&r->fields, SB_F_EPOCH, 0);
+    take_life(r);
     take_leaves(r);
     control_reply(r->head.req);
 }
@@ -189,6 +222,8 @@ static void control_lost(void)
     sys_close(guest.control.fd);
     guest.control.fd = -1;
     guest.leaves_asked = 0;
+    guest.alone_ms = sys_boot_ms();
+    life_changed();
 }
 
 static void control_ready(struct watch *w, uint32_t events)
@@ -221,6 +256,9 @@ static void control_ready(struct watch *w, uint32_t events)
     case SB_G_STOP:
         take_stop(&r);
         break;
+    case SB_G_LIFE:
+        take_life(&r);
+        break;
     default: { /* from a newer supervisor */
         struct sb_packer p;
         answer_begin(&p, SB_ERROR, r.head.req);
@@ -244,6 +282,7 @@ void control_adopt(int fd)
         sys_close(fd);
         return;
     }
+    guest.alone_ms = 0;
     answer_begin(&p, SB_G_HELLO, 0);
     sb_pack_u64(&p, SB_F_VERSION, SB_PROTO_VERSION);
     send_control(&p);

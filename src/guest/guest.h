@@ -61,6 +61,11 @@ struct guest {
     int leaves_used; /* there have been leaves: trees are killed by them */
     int leaf_dirs;   /* and with directories: one without is used up */
 
+    /* from SB_G_LIFE, for the case that nobody else ends it; milliseconds of sys_boot_ms */
+    uint64_t ends_ms, grace_ms;
+    int owned;
+    uint64_t alone_ms; /* since when there has been no supervisor; 0: there is one */
+
     int syncing; /* pid of the child that answers SB_G_STOP, 0 none */
     uint32_t stop_req;
     int stopping;          /* SB_G_STOP was received: nothing new is started */
@@ -88,6 +93,8 @@ void control_adopt(int fd);
 void control_need_leaves(void);
 void control_synced(void);
 void control_stop_check(void);
+/* Ends pid 1 if its time is over, else says in how many milliseconds to look again (0: never). */
+uint64_t control_life_tick(void);
 
 /* errors.c, for a positive errno: the contract's name of its kind, and words. */
 const char *kind_of_errno(int err);

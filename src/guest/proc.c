@@ -286,6 +286,9 @@ void proc_tick(uint64_t now)
     }
     if (guest.stop_kill_ms != 0 && (next == 0 || guest.stop_kill_ms < next))
         next = guest.stop_kill_ms;
+    uint64_t life = control_life_tick();
+    if (life != 0 && (next == 0 || now + life < next))
+        next = now + life;
     loop_wake_at(next);
 }
 

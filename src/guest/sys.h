@@ -224,4 +224,10 @@ static inline uint64_t sys_now_ms(void)
     return sys_clock_ns(CLOCK_MONOTONIC) / 1000000u;
 }
 
+/* The supervisor's clock, which goes on while the machine sleeps. */
+static inline uint64_t sys_boot_ms(void)
+{
+    return sys_clock_ns(CLOCK_BOOTTIME) / 1000000u;
+}
+
 #endif

@@ -35,11 +35,23 @@ static int reach(int dir)
     return fd;
 }
 
+/* Its lifetime ended while nobody watched: pid 1 ended by itself, or would have. */
+static bool is_over(const struct sb_box *b)
+{
+    return b->rec.deadline_ms != 0 && b->rec.deadline_ms <= sb_now_ms();
+}
+
 static void died(struct sb_box *b, bool rebooted)
 {
-    sb_record_cause(&b->rec, rebooted ? "host_restarted" : "pid1",
-                    rebooted ? "the machine was restarted" : "pid 1 ended unseen");
-    b->rec.state = rebooted ? SB_BOX_PAUSED : SB_BOX_FAILED;
+    bool over = !rebooted && is_over(b);
+    sb_record_cause(&b->rec,
+                    rebooted ? "host_restarted"
+                    : over   ? "lifetime"
+                             : "pid1",
+                    rebooted ? "the machine was restarted"
+                    : over   ? "its lifetime ended"
+                             : "pid 1 ended unseen");
+    b->rec.state = rebooted || over ? SB_BOX_PAUSED : SB_BOX_FAILED;
     b->rec.kept_disk = true;
     b->rec.deadline_ms = b->rec.ends_ms = 0;
     b->rec.range = -1;
@@ -111,7 +123,8 @@ static void adopt(const char *id, int dir)
         pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
     sb_close(&pidfd);
     b->rec.range = -1;
-    if (state == SB_BOX_CREATING || (state == SB_BOX_RUNNING && b->rec.owned))
+    bool unwanted = b->rec.owned || (same_boot && b->rec.destroy_on_expiry && is_over(b));
+    if (state == SB_BOX_CREATING || (state == SB_BOX_RUNNING && unwanted))
         drop_dir(b);
     else if (state == SB_BOX_RUNNING)
         died(b, !same_boot);

@@ -79,6 +79,9 @@ void sb_guest_set_up(struct sb_box *b); /* pid 1 has said hello: sends INIT, wri
 /* A new connection to pid 1: the caller's end, or -1 and *f. */
 int sb_guest_connect(struct sb_box *b, struct sb_failure *f);
 int sb_guest_stop(struct sb_box *b, uint32_t grace_ms);
+/* When pid 1 shall end by itself, should no supervisor be there to do it. Nothing is waited for: the
+ * next supervisor says it again. */
+void sb_guest_tell_life(struct sb_box *b);
 void sb_guest_kill(struct sb_box *b, const char *cause); /* NULL: as the goal says */
 
 /* life.c: how sandboxes end. */

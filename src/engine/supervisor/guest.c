@@ -37,6 +37,25 @@ static void pack_leaves(struct sb_packer *p, const struct sb_cgroup *g)
         sb_pack_u64(p, SB_F_LEAF, (uint64_t)g->number[i / g->each]);
 }
 
+static void pack_life(const struct sb_box *b, struct sb_packer *p, int64_t deadline_ms)
+{
+    sb_pack_u64(p, SB_F_ENDS_MS,
+                deadline_ms == 0 ? 0 : (uint64_t)(deadline_ms - sup.clock_offset_ms));
+    sb_pack_u64(p, SB_F_OWNED, b->rec.owned);
+    sb_pack_u64(p, SB_F_GRACE_MS, (uint64_t)sup.grace_ms);
+}
+
+void sb_guest_tell_life(struct sb_box *b)
+{
+    unsigned char buf[96];
+    struct sb_packer p;
+    if (b->guest.fd < 0)
+        return;
+    sb_pack_begin(&p, buf, sizeof buf, SB_G_LIFE, 0, 0);
+    pack_life(b, &p, b->rec.deadline_ms);
+    sb_wire_send(b->guest.fd, &p, NULL, 0);
+}
+
 static int send_init(struct sb_box *b)
 {
     struct sb_wire_big big;
@@ -53,6 +72,7 @@ static int send_init(struct sb_box *b)
     if (b->rec.limit_commands != 0)
         sb_pack_u64(p, SB_F_LIMIT_COMMANDS, b->rec.limit_commands);
     sb_pack_u64(p, SB_F_ALLOW_SETUID, b->rec.allow_setuid);
+    pack_life(b, p, b->rec.lifetime_ms > 0 ? sb_now_ms() + b->rec.lifetime_ms : 0);
     for (const char *e = NULL; (e = sb_list_next(&b->env, e)) != NULL;)
         sb_pack_str(p, SB_F_ENV, e);
     sb_pack_u64(p, SB_F_CLONE_AT, b->clone_at);
@@ -130,8 +150,10 @@ static void handle(struct sb_box *b, const struct sb_wire_in *in)
             sb_spare_ready(b);
         else if (b->rec.state == SB_BOX_CREATING)
             sb_guest_set_up(b);
-        else if (b->rec.state == SB_BOX_RUNNING)
+        else if (b->rec.state == SB_BOX_RUNNING) {
             b->step_due_ms = 0;
+            sb_guest_tell_life(b);
+        }
         return;
     case SB_G_NEED_LEAVES:
         if (b->greeted)

@@ -35,7 +35,13 @@
 #include "template.h"
 #include "trash.h"
 
-enum { LOCK_SECONDS = 10, FD_PROGRAM = 4, FD_STATE = 5, LINGER_DEFAULT_MS = 60000 };
+enum {
+    LOCK_SECONDS = 10,
+    FD_PROGRAM = 4,
+    FD_STATE = 5,
+    LINGER_DEFAULT_MS = 60000,
+    GRACE_MS = 600000
+};
 
 struct sb_sup sup;
 
@@ -199,8 +205,15 @@ static int name_root(struct sb_failure *f)
     if (boot == NULL || n < 36)
         return sb_failed_errno(f, "boot id", "cannot read the machine's boot id");
     memcpy(sup.host_boot, boot, 36);
-    sb_autofree char *offset = sb_read_at(sup.v1, "test-clock", 256, NULL);
-    sup.clock_offset_ms = offset != NULL ? strtoll(offset, NULL, 10) : 0;
+    sup.grace_ms = GRACE_MS;
+    sb_autofree char *test = sb_read_at(sup.v1, "test-clock", 256, NULL);
+    if (test != NULL) { /* "offset", or "offset grace" */
+        char *rest = test;
+        sup.clock_offset_ms = strtoll(test, &rest, 10);
+        long long grace = strtoll(rest, NULL, 10);
+        if (grace > 0)
+            sup.grace_ms = grace;
+    }
     return 0;
 }
 

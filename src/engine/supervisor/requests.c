@@ -291,8 +291,11 @@ static int lifetime(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fa
         return sb_failed(f, "NotRunning", 0, "lifetime", "sandbox %s is not running", b->rec.id);
     bool enough = b->rec.deadline_ms == 0 || b->rec.deadline_ms >= sb_now_ms() + (int64_t)ms;
     bool extend = sb_read_u64(&in->fields, SB_F_EXTEND, 0) != 0;
-    if (!(extend && enough) && sb_life_set(b, (int64_t)ms, f) < 0)
-        return -1;
+    if (!(extend && enough)) {
+        if (sb_life_set(b, (int64_t)ms, f) < 0)
+            return -1;
+        sb_guest_tell_life(b);
+    }
     struct sb_packer p;
     sb_conn_begin(&p, SB_REPLY, in->head.req);
     sb_pack_u64(&p, SB_F_ENDS_MS, (uint64_t)b->rec.ends_ms);
@@ -346,8 +349,11 @@ static int resume(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
     case SB_BOX_STOPPING:
         return sb_failed(f, "Busy", 0, "resume", "sandbox %s is being paused", b->rec.id);
     case SB_BOX_RUNNING:
-        if (ms != UINT64_MAX && sb_life_set(b, (int64_t)ms, f) < 0)
-            return -1;
+        if (ms != UINT64_MAX) {
+            if (sb_life_set(b, (int64_t)ms, f) < 0)
+                return -1;
+            sb_guest_tell_life(b);
+        }
         send_record(c, in->head.req, b, true);
         return 0;
     default:
@@ -412,14 +418,15 @@ static int expose(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
 
 static int advance(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
-    char text[32];
+    char text[64];
     if (faccessat(sup.v1, "test-clock", W_OK, 0) < 0)
         return sb_failed(f, "PermissionDenied", errno, "test clock", "there is no test clock");
     uint64_t ms = sb_read_u64(&in->fields, SB_F_MS, 0);
     if (ms > SB_LIFETIME_MAX_MS)
         return sb_failed(f, "InvalidArgument", 0, "test clock", "too far");
     sup.clock_offset_ms += (int64_t)ms;
-    int n = snprintf(text, sizeof text, "%lld\n", (long long)sup.clock_offset_ms);
+    int n = snprintf(text, sizeof text, "%lld %lld\n", (long long)sup.clock_offset_ms,
+                     (long long)sup.grace_ms);
     if (sb_write_at(sup.v1, "test-clock", text, (size_t)n, 0600) < 0)
         return sb_failed_errno(f, "test clock", "cannot write");
     done(c, in->head.req);

@@ -40,8 +40,9 @@ struct sb_sup {
     char groups[128]; /* single-id form: supplementary groups that stay, "4,27"; "" without any */
     uint64_t linger_ms;
     int64_t clock_offset_ms; /* the test clock: added to CLOCK_BOOTTIME */
-    char host_boot[40];      /* the machine's boot id */
-    char top_name[32];       /* name of our cgroup and of this state root: "sandbar-<hash>" */
+    int64_t grace_ms; /* how long after its end, or alone, pid 1 waits for a supervisor to end it */
+    char host_boot[40]; /* the machine's boot id */
+    char top_name[32];  /* name of our cgroup and of this state root: "sandbar-<hash>" */
     uint64_t root_hash;
     bool leaving;
 };

@@ -340,11 +340,13 @@ local function look(before, final)
   if final and state_root then
     add(names(proc.of_dir(state_root)))
     add(proc.mounts(state_root))
-    local sandboxes = state_root .. "/v1/s"
-    if lfs.attributes(sandboxes, "mode") == "directory" then
-      for name in lfs.dir(sandboxes) do
-        if name ~= "." and name ~= ".." then
-          add { "directory " .. sandboxes .. "/" .. name }
+    -- The trash as well: an ordinary user does not see who still empties it.
+    for _, part in ipairs { "/v1/s", "/v1/p", "/v1/trash" } do
+      if lfs.attributes(state_root .. part, "mode") == "directory" then
+        for name in lfs.dir(state_root .. part) do
+          if name ~= "." and name ~= ".." then
+            add { "directory " .. state_root .. part .. "/" .. name }
+          end
         end
       end
     end

@@ -138,7 +138,9 @@ static void ends_with_a_release(int fd)
     memset(id, 'x', sizeof id - 1);
     if (sb_audit_open(fd, NULL) != 0)
         _exit(1);
-    sb_release_fire(sb_release_new(&type, NULL, id), NULL);
+    struct sb_release *release = sb_release_new(&type, NULL, id);
+    sb_release_fire(release, NULL);
+    sb_release_unref(release);
     exit(0);
 }
 
@@ -172,11 +174,11 @@ int main(void)
     signal(SIGPIPE, SIG_IGN); /* the test's own */
     sb_loop_pin();
     CHECK(sb_audit_open(12345, &err) != 0 && err.sys == EBADF);
+    exit_waits_until_the_last_release_is_told(); /* first: its children have no threads to look for */
     everybody_may_tell();
     a_reader_that_left_is_nobodys_trouble();
     a_slow_reader_is_told_what_it_missed(1);
     a_slow_reader_is_told_what_it_missed(0);
     a_file_takes_all();
-    exit_waits_until_the_last_release_is_told();
     return 0;
 }

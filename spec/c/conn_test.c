@@ -25,7 +25,7 @@ static void no_loss(struct sb_conn *c, const struct sb_error *err)
 {
     (void)c, (void)err;
 }
-static const struct sb_conn_type type = {no_event, no_loss};
+static const struct sb_conn_type type = {"test", no_event, no_loss};
 
 static void open_conn(void *fd)
 {

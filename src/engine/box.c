@@ -172,7 +172,7 @@ static void lost(struct sb_conn *conn, const struct sb_error *err)
     }
     sb_client_unneed(client);
 }
-static const struct sb_conn_type conn_type = {event, lost};
+static const struct sb_conn_type conn_type = {"pid 1", event, lost};
 
 /* ---- making and closing ---- */
 

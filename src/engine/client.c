@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "start.h"
+#include "trace.h"
 
 #define ROUNDS 5 /* connect, find nobody, start one: how often before giving up */
 #define MS 1000000ull
@@ -221,6 +222,7 @@ static void close_dirs(struct sb_client *client)
 static void give_up(struct sb_client *client, const struct sb_error *err)
 {
     struct sb_error copy = *err;
+    sb_trace_turn("give up", "supervisor", err);
     close_dirs(client);
     sb_timer_clear(&client->timer);
     client->state = IDLE_STATE;
@@ -259,6 +261,7 @@ static void start_one(struct sb_client *client)
         return;
     }
     client->state = STARTING;
+    sb_trace_turn("start", "supervisor", NULL);
     if (sb_start_run(&client->start, client->rootfd, client->linger_ms, started, &err) < 0)
         give_up(client, &err);
 }
@@ -287,7 +290,7 @@ static void lost(struct sb_conn *conn, const struct sb_error *err)
         attempt(client);
     }
 }
-static const struct sb_conn_type conn_type = {event, lost};
+static const struct sb_conn_type conn_type = {"supervisor", event, lost};
 
 static void greeted(struct sb_call *call, const struct sb_answer *answer)
 {

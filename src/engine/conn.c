@@ -11,6 +11,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "trace.h"
+
 #define SLOTS_MAX 65535u
 #define NO_SLOT UINT32_MAX
 #define RETRY_NS 10000000ull /* where nothing tells when sending would succeed */
@@ -323,6 +325,8 @@ int sb_conn_call(struct sb_conn *conn, struct sb_call *call, unsigned char *msg,
             slot_drop(conn, slot_find(conn, req));
     }
     pthread_mutex_unlock(&conn->lock);
+    if (rc >= 0)
+        sb_trace_message("send", conn->type->peer, &head, len, nfds, NULL);
     if (spilled >= 0)
         close(spilled);
     return rc;
@@ -418,6 +422,7 @@ static void shut(struct sb_conn *conn)
 
 static void lose(struct sb_conn *conn, const struct sb_error *err)
 {
+    sb_trace_turn("lost", conn->type->peer, err);
     if (conn->state != SB_CONN_OPEN)
         return;
     shut(conn);
@@ -522,6 +527,7 @@ static const char *check_and_deliver(struct sb_conn *conn, const struct msghdr *
         answer.error = &err;
         answer.starved = 1;
     }
+    sb_trace_message("receive", conn->type->peer, &head, len, nfds, answer.error);
     return deliver(conn, &head, &answer);
 }
 

@@ -40,6 +40,7 @@ struct sb_call {
 
 struct sb_conn;
 struct sb_conn_type {
+    const char *peer; /* "supervisor", "pid 1": for the trace */
     /* [io] A message nobody asked for (req 0). */
     void (*event)(struct sb_conn *conn, const struct sb_answer *event);
     /* [io] The connection has ended, once. Calls in flight stay until sb_conn_fail_all. */

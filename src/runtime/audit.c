@@ -42,7 +42,7 @@ struct trail {
 
 static struct {
     pthread_mutex_t lock; /* guards the rest and what is not the I/O thread's in every trail */
-    struct trail *current, *closed;
+    struct trail *current, *closed, *trace;
 } audit = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- lines ---- */
@@ -371,21 +371,31 @@ static void kick(struct trail *t)
 
 /* ---- for everybody ---- */
 
+/* Lock held. */
+static void queue(struct trail *t, const struct sb_audit_line *line)
+{
+    if (t == NULL || t->fd < 0)
+        return;
+    if (line->failed || tell_missed(t, line->len) != 0)
+        t->missed++;
+    else
+        append(t, line->data, line->len);
+    kick(t);
+}
+
+static void forget(struct sb_audit_line *line)
+{
+    free(line->data);
+    *line = (struct sb_audit_line){0};
+}
+
 void sb_audit_end(struct sb_audit_line *line)
 {
     put(line, "}\n", 2);
     pthread_mutex_lock(&audit.lock);
-    struct trail *t = audit.current;
-    if (t != NULL && t->fd >= 0) {
-        if (line->failed || tell_missed(t, line->len) != 0)
-            t->missed++;
-        else
-            append(t, line->data, line->len);
-        kick(t);
-    }
+    queue(audit.current, line);
     pthread_mutex_unlock(&audit.lock);
-    free(line->data);
-    *line = (struct sb_audit_line){0};
+    forget(line);
 }
 
 int sb_audit_on(void)
@@ -417,6 +427,30 @@ static struct trail *trail_new(int fd, struct sb_error *err)
         close(copy);
     free(t);
     return NULL;
+}
+
+static int traced;
+
+__attribute__((constructor)) static void look_for_trace(void)
+{
+    const char *wish = getenv("SANDBAR_TRACE"); /* once, at load */
+    traced = wish != NULL && strcmp(wish, "1") == 0;
+}
+
+int sb_trace_on(void)
+{
+    return traced;
+}
+
+void sb_trace_end(struct sb_audit_line *line)
+{
+    put(line, "}\n", 2);
+    pthread_mutex_lock(&audit.lock);
+    if (audit.trace == NULL)
+        audit.trace = trail_new(STDERR_FILENO, NULL);
+    queue(audit.trace, line);
+    pthread_mutex_unlock(&audit.lock);
+    forget(line);
 }
 
 int sb_audit_open(int fd, struct sb_error *err)
@@ -470,6 +504,8 @@ void sb_audit_drain(void)
         drain(t, until);
     if (audit.current != NULL)
         drain(audit.current, until);
+    if (audit.trace != NULL)
+        drain(audit.trace, until);
     pthread_mutex_unlock(&audit.lock);
     if (!sigismember(&old, SIGPIPE))
         sigtimedwait(&pipe_signal, NULL, &at_once);
@@ -488,14 +524,19 @@ void sb_audit_fork_unlock(void)
     pthread_mutex_unlock(&audit.lock);
 }
 
-void sb_audit_fork_child(void)
+static void start_anew(struct trail *t)
 {
-    struct trail *t = audit.current;
-    audit.closed = NULL;
     if (t == NULL)
         return;
     t->start = t->len = t->missed = 0;
     t->posted = t->added = 0;
     t->piece = NULL;
     t->source.fd = -1; /* closed by the loop, if it was watched */
+}
+
+void sb_audit_fork_child(void)
+{
+    audit.closed = NULL;
+    start_anew(audit.current);
+    start_anew(audit.trace);
 }

@@ -1,5 +1,6 @@
 /* The audit trail on a descriptor: one JSON object a line, written by the I/O thread, so that nobody
- * who tells it something ever waits, and that releases after the end of a Lua state are in it. */
+ * who tells it something ever waits, and that releases after the end of a Lua state are in it. The
+ * trace is a second trail of the same kind: what the runtime does, on stderr. */
 #ifndef SB_AUDIT_H
 #define SB_AUDIT_H
 
@@ -26,6 +27,10 @@ void sb_audit_bool(struct sb_audit_line *line, const char *key, int value);
 /* Queues it and frees it. Any thread. A reader that is a mebibyte behind misses lines; how many is
  * the next line it gets. */
 void sb_audit_end(struct sb_audit_line *line);
+
+/* Was SANDBAR_TRACE=1 in the environment when this object was loaded? Asked before a line is made. */
+int sb_trace_on(void);
+void sb_trace_end(struct sb_audit_line *line);
 
 /* At exit: writes what is queued, for at most a second. */
 void sb_audit_drain(void);

@@ -121,19 +121,30 @@ void sb_release_unref(struct sb_release *release)
     free(release);
 }
 
-/* One that nobody waited for: the others are told by who did. */
-static void tell(const struct sb_release *release, const struct sb_error *err)
+static void describe(struct sb_audit_line *line, const struct sb_release *release,
+                     const struct sb_error *err, const char *op)
+{
+    sb_audit_begin(line, "release");
+    sb_audit_text(line, "what", release->type->what, strlen(release->type->what));
+    if (op != NULL)
+        sb_audit_text(line, "op", op, strlen(op));
+    sb_audit_text(line, "id", release->id, strlen(release->id));
+    if (err->kind != SB_OK)
+        sb_audit_text(line, "error", err->message, strlen(err->message));
+}
+
+/* The audit trail hears of one that nobody waited for: the others are told by who did. */
+static void tell(const struct sb_release *release, const struct sb_error *err, int waited_for)
 {
     struct sb_audit_line line = {0};
-    if (!sb_audit_on())
-        return;
-    sb_audit_begin(&line, "release");
-    sb_audit_text(&line, "what", release->type->what, strlen(release->type->what));
-    sb_audit_text(&line, "op", "detached", 8);
-    sb_audit_text(&line, "id", release->id, strlen(release->id));
-    if (err->kind != SB_OK)
-        sb_audit_text(&line, "error", err->message, strlen(err->message));
-    sb_audit_end(&line);
+    if (!waited_for && sb_audit_on()) {
+        describe(&line, release, err, "detached");
+        sb_audit_end(&line);
+    }
+    if (sb_trace_on()) {
+        describe(&line, release, err, NULL);
+        sb_trace_end(&line);
+    }
 }
 
 /* Takes over the run's and the registry's reference. */
@@ -152,8 +163,7 @@ static void end(struct sb_release *release, const struct sb_error *err)
         lost = 1;
     }
     pthread_mutex_unlock(&registry.lock);
-    if (op == NULL)
-        tell(release, err);
+    tell(release, err, op != NULL);
     pthread_mutex_lock(&registry.lock);
     forget();
     pthread_mutex_unlock(&registry.lock);

@@ -118,6 +118,21 @@ describe("loading sandbar", function()
     assert.equal("nil\t" .. core.VERSION .. "\n1\n", r.stdout .. r.stderr)
   end)
 
+  it("runs the tasks that something started in the middle of a wait without any", function()
+    local r = helper.run_lua([[
+      local sandbar = require "sandbar"
+      debug.sethook(function() -- stands for the handler of a signal
+        if debug.getinfo(2, "n").name == "await" then
+          debug.sethook()
+          sandbar.spawn(function() sandbar.sleep(0.001) print "ran" end)
+        end
+      end, "c")
+      print("slept", sandbar.sleep(1.5))
+    ]])
+    assert.equal("ran\nslept\ttrue\n", r.stdout)
+    assert.equal("", r.stderr)
+  end)
+
   it("works in a coroutine that dies", function()
     local r = helper.run_lua([[
       local sandbar

@@ -53,8 +53,9 @@ end
 -- Parks until source:done(). When the wait must end early (cancelled, a deadline passed) source:stop()
 -- asks for that: true means the source will still come to an end of its own and is waited for.
 -- Returns true when done; nil and an error after an early end (the source may be done all the same); nil,
--- an error and true when the wait was refused before it began.
-local function suspend(source, timeout, op)
+-- an error and true when the wait was refused before it began. `timeout_at`: when a wait for that long began
+-- earlier.
+local function suspend(source, timeout, op, timeout_at)
   local host = host_of.current()
   local ctx = host.context()
   local early = context.interrupted(ctx)
@@ -82,7 +83,7 @@ local function suspend(source, timeout, op)
 
   local w = host.waiter(ctx)
   local outer, outer_source = ctx.waiter, ctx.source
-  local timeout_at = timeout and core.now() + timeout
+  timeout_at = timeout_at or timeout and core.now() + timeout
   local timer, timer_at
   source:arm(host.waits, w)
   ctx.waiter, ctx.source = w, source
@@ -163,6 +164,37 @@ local function of_op(op)
   return setmetatable({ op = op }, Operation)
 end
 
+-- suspend() for an operation. A main program without tasks has nothing to schedule and waits in C.
+local function suspend_for(op, timeout, opname, must_park)
+  local host = host_of.current()
+  if timeout == 0 or not host.alone or not host.alone() then
+    local source = of_op(op)
+    source.must_park = must_park
+    return suspend(source, timeout, opname)
+  end
+  local deadline, early = timeout and core.now() + timeout or nil, nil
+  local ok, done = pcall(host.await, op, deadline)
+  if ok and done == false then
+    early = timed_out(opname, "timeout", timeout)
+    op:cancel()
+    ok, done = pcall(host.await, op)
+  end
+  if not ok then -- interrupted
+    op:cancel()
+    error(done, 0)
+  end
+  if early then
+    if not done then
+      suspend(of_op(op), nil, opname)
+    end
+    return nil, early
+  end
+  if not done then -- there are tasks now
+    return suspend(of_op(op), timeout, opname, deadline)
+  end
+  return true
+end
+
 --- The result of an operation: r, or nil, an error and (where the operation got somewhere) a partial r.
 --- A wait that ends early cancels the operation and waits for its end, which comes soon; what it still
 --- achieved before that counts, so that nothing acquired is lost.
@@ -172,7 +204,7 @@ function wait.op(op, timeout, opname)
     op:cancel()
     return nil, bad
   end
-  local _, early, refused = suspend(of_op(op), limit, opname)
+  local _, early, refused = suspend_for(op, limit, opname)
   if refused or not op:done() then
     return nil, early
   end
@@ -236,9 +268,7 @@ end
 
 --- Waits that long; with 0 the others get a turn. True, or nil and an error.
 function wait.sleep(seconds)
-  local source = of_op(core.timer(seconds))
-  source.must_park = true
-  return suspend(source, nil, "sleep")
+  return suspend_for(core.timer(seconds), false, "sleep", true)
 end
 
 -- ---- signals: something that happens once in Lua ----

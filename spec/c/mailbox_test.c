@@ -128,6 +128,79 @@ static void a_signal_interrupts_the_wait(void)
     passed("a signal interrupts the wait, a deadline ends it");
 }
 
+/* ---- waiting for one operation ---- */
+
+static void await_one(struct sb_mailbox *mailbox, uint64_t ns)
+{
+    submit(mailbox);
+    struct sb_op *op = sb_op_timer(mailbox, ns);
+    CHECK(op != NULL);
+    CHECK(sb_mailbox_await(mailbox, op, sb_now() + 20ull * SECOND) == 1 && sb_op_done(op));
+    CHECK(sb_mailbox_await(mailbox, op, 0) == 1);
+    sb_op_unref(op);
+    CHECK(sb_mailbox_pending(mailbox) == 0);
+}
+
+static void *await_many(void *arg)
+{
+    struct sb_mailbox *mailbox = new_mailbox();
+    (void)arg;
+    for (int i = 0; i < 300; i++)
+        await_one(mailbox, i % 10 == 0 ? MS / 5 : 0);
+    CHECK(drain(mailbox) <= 2); /* the last, if somebody else ran the loop */
+    sb_mailbox_unref(mailbox);
+    return NULL;
+}
+
+static void whoever_runs_the_loop_it_ends(void)
+{
+    pthread_t threads[3];
+    await_many(NULL);
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_create(&threads[i], NULL, await_many, NULL) == 0);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    passed("a wait for one operation ends with it, whoever runs the loop");
+}
+
+static void it_ends_early(void)
+{
+    struct sb_mailbox *mailbox = new_mailbox();
+    struct sigaction action = {.sa_handler = on_signal};
+    pthread_t self = pthread_self(), thread;
+    await_one(mailbox, 0);
+    struct sb_op *op = sb_op_timer(mailbox, SB_NEVER);
+    uint64_t start = sb_now();
+    submit(mailbox);
+    CHECK(sb_mailbox_await(mailbox, op, start + 3 * MS) == 0 && !sb_op_done(op));
+    CHECK(sb_now() >= start + 3 * MS);
+    sigaction(SIGUSR1, &action, NULL);
+    CHECK(pthread_create(&thread, NULL, send_signal, &self) == 0);
+    CHECK(sb_mailbox_await(mailbox, op, SB_NEVER) == -1);
+    pthread_join(thread, NULL);
+    sb_op_cancel(op);
+    CHECK(sb_mailbox_await(mailbox, op, SB_NEVER) == 1);
+    CHECK(sb_op_result(op)->error.kind == SB_ERR_CANCELLED);
+    sb_op_unref(op);
+    sb_mailbox_unref(mailbox);
+    passed("... or with a deadline or a signal; the operation can be waited for again");
+}
+
+/* What a wait left in the mailbox is there for whoever polls the descriptor next. */
+static void mail_of_a_wait_that_polled_is_signalled(void)
+{
+    struct sb_mailbox *mailbox = new_mailbox();
+    struct pollfd p = {.fd = sb_mailbox_fd(mailbox), .events = POLLIN};
+    for (int i = 0; i < 50; i++) {
+        submit(mailbox);
+        CHECK(sb_mailbox_poll(mailbox, sb_now() + 20ull * SECOND) == 1);
+        CHECK(poll(&p, 1, 0) == 1);
+        CHECK(drain(mailbox) == 1);
+    }
+    sb_mailbox_unref(mailbox);
+    passed("a poll that ends leaves the descriptor readable, whoever ran the loop");
+}
+
 /* ---- the second channel ---- */
 
 static int dial(const char *path)
@@ -229,6 +302,9 @@ int main(void)
     a_bounded_drain_leaves_it_readable();
     order_is_the_order_of_completion();
     a_signal_interrupts_the_wait();
+    whoever_runs_the_loop_it_ends();
+    it_ends_early();
+    mail_of_a_wait_that_polled_is_signalled();
     a_connection_gets_one_byte_an_edge();
     many_wakes_through_the_second_channel();
     return 0;

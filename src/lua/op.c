@@ -78,6 +78,27 @@ static int op_cancel(lua_State *L)
     return 0;
 }
 
+/* op:await(seconds, deadline) -> true: done; false: the deadline (core.now clock) has passed; nil: the
+ * seconds have, or a signal came. For a program that waits for nothing else, see sb_mailbox_await. */
+static int op_await(lua_State *L)
+{
+    struct lua_op *o = check(L);
+    uint64_t piece = sb_lua_check_ns(L, 2);
+    uint64_t deadline = lua_isnoneornil(L, 3) ? SB_NEVER : sb_lua_check_ns(L, 3);
+    if (!is_done(o)) {
+        struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+        uint64_t until = sb_now() + piece;
+        sb_mailbox_await(mailbox, o->op, until < deadline ? until : deadline);
+    }
+    if (is_done(o))
+        lua_pushboolean(L, 1);
+    else if (deadline != SB_NEVER && sb_now() >= deadline)
+        lua_pushboolean(L, 0);
+    else
+        lua_pushnil(L);
+    return 1;
+}
+
 static int op_deadline(lua_State *L)
 {
     struct lua_op *o = check(L);
@@ -255,7 +276,7 @@ void sb_lua_open_op(lua_State *L)
         {"id", op_id},         {"done", op_done},
         {"cancel", op_cancel}, {"deadline", op_deadline},
         {"result", op_result}, {"bytes", op_bytes},
-        {NULL, NULL},
+        {"await", op_await},   {NULL, NULL},
     };
     sb_lua_new_metatable(L, NAME, meta, methods);
     lua_pushcfunction(L, timer);

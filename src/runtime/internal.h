@@ -27,8 +27,9 @@ int sb_thread_start(pthread_t *thread, void *(*run)(void *), const char *name);
 void sb_thread_join(pthread_t thread, int seconds);
 
 /* For a thread that blocks until its mailbox has something. 1: it ran the loop itself until over(arg)
- * (*result 1), the deadline or the loop's end (0), or a signal (-1). 0: another thread runs it; the
- * caller waits for the mailbox's descriptor and then calls sb_loop_waited. */
+ * (*result 1), the deadline or the loop's end (0), or a signal (-1); what came into the mailbox
+ * meanwhile has not been signalled. 0: another thread runs it; the caller waits for the mailbox's
+ * descriptor and then calls sb_loop_waited. */
 int sb_loop_wait(struct sb_mailbox *mailbox, int (*over)(void *arg), void *arg, uint64_t deadline,
                  int *result);
 void sb_loop_waited(struct sb_mailbox *mailbox);

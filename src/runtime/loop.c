@@ -65,6 +65,7 @@ static struct {
     /* ---- the driver's own */
     uint32_t serial;
     struct sb_mailbox *touched;
+    struct sb_mailbox *own; /* of the waiter that drives: it sees for itself what is there */
 } loop = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .epoll_fd = -1,
@@ -170,7 +171,8 @@ static int signal_touched(void)
         pthread_mutex_lock(&loop.lock);
         alone |= mailbox == loop.alone;
         pthread_mutex_unlock(&loop.lock);
-        sb_mailbox_wake(mailbox);
+        if (mailbox != loop.own)
+            sb_mailbox_wake(mailbox);
         sb_mailbox_unref(mailbox);
     }
     return alone;
@@ -311,7 +313,7 @@ static void swallow_sigpipe(const sigset_t *outside)
 }
 
 /* Signals arrive only while it sleeps, so that no handler runs in the middle of a turn. */
-static int drive(int (*over)(void *arg), void *arg, uint64_t deadline)
+static int drive(struct sb_mailbox *own, int (*over)(void *arg), void *arg, uint64_t deadline)
 {
     struct epoll_event events[EVENTS_PER_TURN];
     sigset_t all, old;
@@ -319,6 +321,7 @@ static int drive(int (*over)(void *arg), void *arg, uint64_t deadline)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     is_waiter = 1;
+    loop.own = own;
     for (;;) {
         work_off();
         uint64_t ns = may_sleep(&stop), now = sb_now();
@@ -338,6 +341,7 @@ static int drive(int (*over)(void *arg), void *arg, uint64_t deadline)
         for (int i = 0; i < n; i++)
             dispatch(&events[i]);
     }
+    loop.own = NULL;
     is_waiter = 0;
     swallow_sigpipe(&old);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -354,7 +358,7 @@ int sb_loop_wait(struct sb_mailbox *mailbox, int (*over)(void *arg), void *arg, 
     pthread_mutex_unlock(&loop.lock);
     if (!drives)
         return 0;
-    *result = drive(over, arg, deadline);
+    *result = drive(mailbox, over, arg, deadline);
     pthread_mutex_lock(&loop.lock);
     loop.waiters--;
     give_back(loop.waiters > 0 || loop.state != LOOP_RUNNING);
@@ -389,7 +393,7 @@ void sb_loop_drive(int (*over)(void *arg), void *arg, uint64_t deadline)
     pthread_mutex_lock(&loop.lock);
     int drives = take_over();
     pthread_mutex_unlock(&loop.lock);
-    while (drives && drive(over, arg, deadline) < 0)
+    while (drives && drive(NULL, over, arg, deadline) < 0)
         ;
     if (!drives)
         return;
@@ -646,7 +650,7 @@ void sb_loop_fork_child(void)
     loop.signalled = 0;
     loop.waiters = 0;
     loop.alone = NULL;
-    loop.touched = NULL;
+    loop.touched = loop.own = NULL;
     sb_timers_forget();
     sb_listen_forget();
 }

@@ -3,7 +3,7 @@
  * One per process generation, started by the first sb_loop_post, never by loading the library.
  * Every function marked [io] may be called on that thread only; the others from any thread. It
  * runs with all signals blocked, never touches a Lua state, never blocks on anything but epoll. A
- * thread that blocks in sb_mailbox_poll may be it for that long, see loop.c: what is told one
+ * thread that blocks in sb_mailbox_poll or _await may be it for that long, see loop.c: what is told one
  * I/O thread from another by, thread-local variables among them, must not matter to [io] code. A
  * forked child has no thread: sb_generation() differs there, the first post starts a new one,
  * whatever the parent's thread owned is forgotten (its descriptors are closed, nothing is

@@ -162,6 +162,14 @@ void sb_mailbox_nudge(struct sb_mailbox *mailbox, char byte)
     pthread_mutex_unlock(&mailbox->lock);
 }
 
+static int is_empty(struct sb_mailbox *mailbox)
+{
+    pthread_mutex_lock(&mailbox->lock);
+    int empty = mailbox->left == NULL && mailbox->head == NULL;
+    pthread_mutex_unlock(&mailbox->lock);
+    return empty;
+}
+
 size_t sb_mailbox_drain(struct sb_mailbox *mailbox, struct sb_op **ops, size_t max)
 {
     size_t n = 0;
@@ -188,10 +196,7 @@ size_t sb_mailbox_drain(struct sb_mailbox *mailbox, struct sb_op **ops, size_t m
         ops[n++]->next = NULL;
     }
     /* stopped early: what was linked while `armed` was still 1 has not been signalled either */
-    pthread_mutex_lock(&mailbox->lock);
-    int more = mailbox->left != NULL || mailbox->head != NULL;
-    pthread_mutex_unlock(&mailbox->lock);
-    if (more)
+    if (!is_empty(mailbox))
         sb_mailbox_wake(mailbox);
     return n;
 }
@@ -199,25 +204,65 @@ size_t sb_mailbox_drain(struct sb_mailbox *mailbox, struct sb_op **ops, size_t m
 static int has_mail(void *arg)
 {
     struct sb_mailbox *mailbox = arg;
-    return mailbox->armed || mailbox->left != NULL;
+    return mailbox->armed || !is_empty(mailbox);
 }
 
-int sb_mailbox_poll(struct sb_mailbox *mailbox, uint64_t deadline)
+/* For a thread that does not run the loop. 1 readable, 0 deadline, -1 interrupted. */
+static int wait_readable(struct sb_mailbox *mailbox, uint64_t deadline)
 {
     struct pollfd pfd = {.fd = mailbox->fd, .events = POLLIN};
     struct timespec ts = {0, 0};
-    int n;
-    if (mailbox->generation != sb_generation())
-        return 0;
-    if (sb_loop_wait(mailbox, has_mail, mailbox, deadline, &n))
-        return n;
     if (deadline != SB_NEVER) {
         uint64_t now = sb_now();
         uint64_t ns = deadline > now ? deadline - now : 0;
         ts.tv_sec = (time_t)(ns / 1000000000u);
         ts.tv_nsec = (long)(ns % 1000000000u);
     }
-    n = ppoll(&pfd, 1, deadline != SB_NEVER ? &ts : NULL, NULL);
+    int n = ppoll(&pfd, 1, deadline != SB_NEVER ? &ts : NULL, NULL);
     sb_loop_waited(mailbox);
     return n > 0 ? 1 : n == 0 ? 0 : -1;
+}
+
+int sb_mailbox_poll(struct sb_mailbox *mailbox, uint64_t deadline)
+{
+    int n;
+    if (mailbox->generation != sb_generation())
+        return 0;
+    if (sb_loop_wait(mailbox, has_mail, mailbox, deadline, &n)) {
+        if (!is_empty(mailbox))
+            sb_mailbox_wake(mailbox); /* the descriptor is readable until all is drained */
+        return n;
+    }
+    return wait_readable(mailbox, deadline);
+}
+
+/* ---- waiting for one operation, alone ---- */
+
+static int is_done(void *arg)
+{
+    return sb_op_done(arg);
+}
+
+/* The loop does not signal what it puts here while this thread runs it (see sb_loop_wait), so it is
+ * taken out whatever the wait came to. */
+static void drop_mail(struct sb_mailbox *mailbox)
+{
+    struct sb_op *ops[16];
+    size_t n;
+    do {
+        n = sb_mailbox_drain(mailbox, ops, sizeof ops / sizeof *ops);
+        for (size_t i = 0; i < n; i++)
+            sb_op_unref(ops[i]);
+    } while (n > 0);
+}
+
+int sb_mailbox_await(struct sb_mailbox *mailbox, struct sb_op *op, uint64_t deadline)
+{
+    int n = 1;
+    while (n > 0 && !sb_op_done(op)) {
+        if (!sb_loop_wait(mailbox, is_done, op, deadline, &n))
+            n = wait_readable(mailbox, deadline);
+        drop_mail(mailbox);
+    }
+    return sb_op_done(op) ? 1 : n;
 }

@@ -29,6 +29,10 @@ size_t sb_mailbox_pending(const struct sb_mailbox *mailbox);
  * else does. 1 readable, 0 deadline, -1 interrupted. */
 int sb_mailbox_poll(struct sb_mailbox *mailbox, uint64_t deadline);
 
+/* The same until an operation of this mailbox and generation is done, for a caller who waits for
+ * nothing else: whatever else has arrived is dropped. 1 done, 0 deadline, -1 interrupted. */
+int sb_mailbox_await(struct sb_mailbox *mailbox, struct sb_op *op, uint64_t deadline);
+
 /* For hosts that can only connect (OpenResty): makes a 0700 directory with a listening unix socket
  * and returns its path (malloc'ed). The first connection from this very process becomes a second
  * wake channel (one byte 'w' per edge), listener and directory vanish. sb_mailbox_nudge sends

@@ -57,7 +57,7 @@ local function drive(done)
     if not done() and scheduler.idle() then
       if mailbox:pending() > 0 then
         -- Interrupted: back in Lua the interpreter's hook raises. A signal that came just before the call began
-        -- to wait does not interrupt it; so it waits in pieces.
+        -- to wait does not interrupt it; so it waits in pieces, here and in await().
         mailbox:poll(core.now() + LONGEST)
       elseif scheduler.drain() == 0 and scheduler.idle() then -- asked in this order: none slips through
         return nil, NEVER
@@ -65,6 +65,22 @@ local function drive(done)
     end
   end
   return true
+end
+
+--- Is there nothing but the main program? What it waits for needs no scheduling then.
+function blocking.alone()
+  scheduler.take_abandoned()
+  return scheduler.quiet() and not main.frame and not main.cancelled and not blocking.stepping
+end
+
+--- Waits for one operation as long as the main program is alone: true when it is done, false at the deadline,
+--- nil when it is alone no more. Raises an interruption.
+function blocking.await(op, deadline)
+  local done
+  repeat
+    done = op:await(LONGEST, deadline)
+  until done ~= nil or not blocking.alone()
+  return done
 end
 
 --- Until unpark(w), or a spurious return. nil and a message: it cannot be. nil, nil and { error }: the

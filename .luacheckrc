@@ -8,6 +8,7 @@ files["lua/sandbar/openresty.lua"] = { read_globals = { "ngx" } }
 files["lua/sandbar/host/openresty.lua"] = { read_globals = { "ngx" } }
 files["spec"] = { std = "max+busted", max_line_length = 160 } -- data and whole configurations
 files["spec/**/nginx*"] = { std = "ngx_lua+busted" }
+files["src/lua"] = { std = "max", globals = { "arg" } }
 files["src/main"] = { std = "max", globals = { "arg" } }
 files["examples"] = { std = "max" }
 files["bench"] = { std = "max", max_line_length = 160 }

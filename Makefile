@@ -94,6 +94,7 @@ ENGINE_OBJ := $(ENGINE_SRC:%.c=$(O)/%.o)
 IMAGE_OBJ := $(ENGINE_ASM:%=$(O)/%.o)
 HTTP_OBJ := $(HTTP_SRC:%.c=$(O)/%.o)
 BIND_OBJ := $(BIND_SRC:%.c=$(L)/obj/%.o)
+CARRIED_OBJ := $(L)/obj/src/lua/carried/bytes.o
 HTTP_BIND_OBJ := $(HTTP_BIND_SRC:%.c=$(L)/obj/%.o)
 GUEST_OBJ := $(addprefix build/guest/obj/,$(addsuffix .o,$(GUEST_SRC)))
 SUPERVISOR_OBJ := $(SUPERVISOR_SRC:%.c=build/supervisor/obj/%.o)
@@ -106,7 +107,8 @@ quoted = '$(subst ','\'',$(1))'
 FORCE:
 $(O)/flags: FLAGS = $(CC) $(LIB_CFLAGS) $(CURL_CFLAGS)
 $(L)/obj/flags: FLAGS = $(CC) $(LIB_CFLAGS) $(LUA_CFLAGS)
-$(O)/flags $(L)/obj/flags: FORCE
+$(L)/obj/compiler: FLAGS = $(shell command -v "$(LUA_BIN)")
+$(O)/flags $(L)/obj/flags $(L)/obj/compiler: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' $(call quoted,$(FLAGS)) | cmp -s - $@ || printf '%s\n' $(call quoted,$(FLAGS)) > $@
 
@@ -117,7 +119,7 @@ http: $(L)/sandbar/http.so
 guest: build/guest/pid1
 supervisor: build/supervisor/supervisor
 
-$(L)/sandbar/core.so: $(RUNTIME_OBJ) $(ENGINE_OBJ) $(IMAGE_OBJ) $(BIND_OBJ)
+$(L)/sandbar/core.so: $(RUNTIME_OBJ) $(ENGINE_OBJ) $(IMAGE_OBJ) $(BIND_OBJ) $(CARRIED_OBJ)
 	$(call missing,src/lua,$(BIND_SRC))
 	$(call missing,src/runtime,$(RUNTIME_SRC))
 	@mkdir -p $(@D)
@@ -146,6 +148,18 @@ $(O)/src/engine/%.S.o: src/engine/%.S build/guest/pid1 build/supervisor/supervis
 $(L)/obj/src/lua/%.o: src/lua/%.c $(L)/obj/flags
 	@mkdir -p $(@D)
 	$(call show,cc,$<)$(CC) $(LIB_CFLAGS) $(LUA_CFLAGS) -MMD -MP -c -o $@ $<
+
+# The modules in Lua as core.so carries them, compiled by the Lua that it is built for; nothing where that is not
+# installed. init.lua is not among them: it has been read by the time it asks for them.
+CARRIED := $(filter-out lua/sandbar/init.lua,$(LUA_SRC))
+$(L)/modules: $(CARRIED) src/lua/carried/pack.lua src/lua/carried/sample.lua $(L)/obj/compiler
+	@mkdir -p $(@D)
+	$(call show,modules)if command -v "$(LUA_BIN)" > /dev/null; then \
+		"$(LUA_BIN)" src/lua/carried/pack.lua $@ src/lua/carried/sample.lua $(CARRIED); \
+		else echo "no $(LUA_BIN): the sources will be compiled when they are loaded" >&2; : > $@; fi
+$(CARRIED_OBJ): src/lua/carried/bytes.S $(L)/modules
+	@mkdir -p $(@D)
+	$(call show,cc,$<)$(CC) -DMODULES='"$(L)/modules"' -c -o $@ $<
 
 # Pid 1 of a sandbox: its own flags (PID1_CFLAGS, PID1_LDFLAGS), no C library.
 -include src/guest/flags.mk

@@ -29,10 +29,12 @@ build = {
   build_variables = {
     CFLAGS = "$(CFLAGS)",
     LUA_INCDIR = "$(LUA_INCDIR)",
+    LUA_BIN = "$(LUA)",
     WERROR = "",
   },
   install_target = "install",
   install_variables = {
+    CFLAGS = "$(CFLAGS)",
     LUA_INCDIR = "$(LUA_INCDIR)",
     WERROR = "",
     LUA_BIN = "$(LUA)",

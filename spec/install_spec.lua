@@ -15,8 +15,11 @@ local sandboxes = sandbar.assert(sandbar.open { root = (...), linger = 0 })
 sandbar.scope(function(scope)
   local box = sandbar.assert(sandboxes:create_scoped({}, scope))
   io.write(sandbar.assert(box:exec({ "echo", "from inside" })).stdout)
+  io.write("with ", debug.getinfo(sandbar.sleep, "S").source, "\n") -- compiled when it was built
 end)
 ]]
+
+local inside = "from inside\nwith @sandbar/api.lua\n"
 
 local function outside(dir, command)
   return helper.shell(("cd %s && env -i PATH=/usr/bin:/bin HOME=%s %s"):format(q(dir), q(dir), command))
@@ -30,10 +33,10 @@ describe("installing", function()
     local file = helper.write_file(dir .. "/one.lua", script)
     local out, status = outside(dir, ("LUA_PATH=%s LUA_CPATH=%s lua5.4 %s %s"):format(
       q(lua_dir .. "/?.lua;" .. lua_dir .. "/?/init.lua"), q(c_dir .. "/?.so"), q(file), q(helper.root())))
-    assert.equal("from inside\n", out)
+    assert.equal(inside, out)
     assert.equal(0, status)
     out, status = outside(dir, ("%s/bin/sandbar run %s %s"):format(q(prefix), q(file), q(helper.root())))
-    assert.equal("from inside\n", out)
+    assert.equal(inside, out)
     assert.equal(0, status)
     out, status = outside(dir, q(prefix) .. "/bin/sandbar --version")
     assert.matches("^sandbar %d+%.%d+%.%d+, Lua 5%.4", out)

@@ -31,10 +31,10 @@ local function load_native()
     return preloaded(name)
   end
   -- Loaders of other tools may stand anywhere among the searchers, so the one for C libraries is known by
-  -- what it finds: a C function.
+  -- what it finds: a C function, and not the one that loads this very module.
   for _, searcher in ipairs(rawget(package, "searchers") or rawget(package, "loaders")) do
     local loader, where = searcher(name)
-    if type(loader) == "function" and debug.getinfo(loader, "S").what == "C" then
+    if type(loader) == "function" and loader ~= package.preload[name] and debug.getinfo(loader, "S").what == "C" then
       return loader(name, where)
     end
   end

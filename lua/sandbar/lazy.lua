@@ -1,5 +1,5 @@
--- Modules that few programs need, loaded at the first use of one of their functions: half of what a script of
--- one command took was the reading of modules it never called.
+-- Modules that few programs need, loaded at the first use of one of their functions: most of what a script of
+-- one command would load it never calls.
 
 local errors = require "sandbar.errors"
 

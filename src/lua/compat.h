@@ -87,6 +87,13 @@ static inline void sb_lua_rawsetp(lua_State *L, int i, const void *p)
 #define sb_lua_rawsetp(L, i, p) lua_rawsetp(L, i, p)
 #endif
 
+/* A function as string.dump gives it, names and lines included. */
+#if LUA_VERSION_NUM >= 503
+#define sb_lua_dump(L, writer, data) lua_dump(L, writer, data, 0)
+#else
+#define sb_lua_dump(L, writer, data) lua_dump(L, writer, data)
+#endif
+
 /* ---- user values: a table, or nothing set yet ---- */
 #if LUA_VERSION_NUM >= 504
 #define sb_lua_newuserdata(L, size, uservalues) lua_newuserdatauv(L, size, uservalues)

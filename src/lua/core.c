@@ -67,6 +67,7 @@ void sb_lua_open_runtime(lua_State *L)
     sb_lua_open_system(L);
     sb_lua_open_leash(L);
     sb_lua_open_audit(L);
+    sb_lua_open_carried(L);
     lua_pushliteral(L, SB_VERSION);
     lua_setfield(L, -2, "VERSION");
 }

@@ -16,6 +16,7 @@ void sb_lua_open_stream(lua_State *L);
 void sb_lua_open_system(lua_State *L);
 void sb_lua_open_leash(lua_State *L);
 void sb_lua_open_audit(lua_State *L);
+void sb_lua_open_carried(lua_State *L);
 
 /* A metatable "sandbar.X" with metamethods, __index = methods (may be NULL), __name, __metatable =
  * false. Nothing is left on the stack. */

@@ -1,0 +1,100 @@
+-- sandbar: the public module. Loading it defines functions and nothing else: no thread, no global, no I/O.
+
+local audit = require "sandbar.audit"
+local check = require "sandbar.check"
+local context = require "sandbar.context"
+local core = require "sandbar.core"
+local duration = require "sandbar.duration"
+local errors = require "sandbar.errors"
+local host_of = require "sandbar.host.select"
+local nested = require "sandbar.nested"
+local run = require "sandbar.run"
+local scope = require "sandbar.scope"
+local task = require "sandbar.task"
+local wait = require "sandbar.wait"
+
+local sandbar = {
+  version = core.VERSION,
+  errors = errors.kinds,
+  assert = errors.assert,
+  audit = audit.configure,
+  -- scopes and tasks
+  scope = scope.run,
+  new_scope = scope.new,
+  spawn = task.spawn,
+  all = task.all,
+  shield = task.shield,
+  run = run.run,
+  step = run.step,
+  -- coroutines of one's own inside tasks; pcall works with waits on every Lua
+  wrap = nested.wrap,
+  resume = nested.resume,
+  pcall = nested.pcall,
+}
+
+--- A provider: pure configuration, no I/O. sandbar.open() is this machine's kernel.
+function sandbar.open(opts)
+  if opts ~= nil and type(opts) ~= "table" then
+    check.arg("open", 1, opts, "table?")
+  end
+  return require("sandbar.provider").open(opts or {})
+end
+
+--- Waits that long; other tasks go on. True, or nil and an error.
+function sandbar.sleep(time)
+  check.arg("sleep", 1, time, "duration")
+  local seconds, err = duration.parse(time, "sleep")
+  if not seconds then
+    return nil, err
+  end
+  return wait.sleep(seconds)
+end
+
+--- A secret of a string: usable in header and env values, never readable again from Lua.
+function sandbar.secret(value)
+  check.arg("secret", 1, value, "string")
+  return core.secret(value)
+end
+
+--- The descriptor that becomes readable when sandbar.step has something to do.
+function sandbar.fd()
+  return core.mailbox():fd()
+end
+
+--- How many operations are under way.
+function sandbar.pending()
+  return core.mailbox():pending()
+end
+
+--- Settings of this Lua state: host (a name), drain and close_timeout (times). True, or nil and an error;
+--- then nothing has changed.
+function sandbar.config(opts)
+  opts = check.options("config", 1, opts, { host = "string", drain = "duration", close_timeout = "duration" })
+  local drain, close_timeout, err
+  if opts.drain ~= nil then
+    drain, err = duration.parse(opts.drain, "drain")
+    if not drain then
+      return nil, err
+    end
+  end
+  if opts.close_timeout ~= nil then
+    close_timeout, err = duration.positive(opts.close_timeout, "close_timeout")
+    if not close_timeout then
+      return nil, err
+    end
+  end
+  if opts.host ~= nil then
+    local ok
+    ok, err = host_of.use(opts.host)
+    if not ok then
+      return nil, err
+    end
+  end
+  if drain then
+    core.config { drain = drain }
+  end
+  context.close_timeout = close_timeout or context.close_timeout
+  return true
+end
+
+return sandbar

@@ -3,8 +3,10 @@
 #ifndef CHECK_H
 #define CHECK_H
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "runtime/loop.h"
 #include "runtime/mailbox.h"
@@ -18,6 +20,15 @@
         }                                                                   \
     } while (0)
 
+/* For what other threads bring about: waits until it is so. */
+#define CHECK_SOON(condition)                                \
+    do {                                                     \
+        uint64_t patience_ = sb_now() + 20ull * 1000000000u; \
+        while (!(condition) && sb_now() < patience_)         \
+            usleep(500);                                     \
+        CHECK(condition);                                    \
+    } while (0)
+
 #define MS 1000000u
 #define SECOND 1000000000u
 
@@ -26,6 +37,20 @@ static inline void passed(const char *promise)
 {
     printf("ok - %s\n", promise);
     fflush(stdout);
+}
+
+/* Says which promise was not looked at, and why not. */
+static inline void skipped(const char *promise, const char *why)
+{
+    printf("  skip  %s: %s\n", promise, why);
+    fflush(stdout);
+}
+
+/* It answers for setrlimit itself: the kernel goes on with the old limit on descriptors. */
+#define VALGRIND_LIMITS "under valgrind the kernel does not see a lowered limit on descriptors"
+static inline int under_valgrind(void)
+{
+    return getenv("SPEC_VALGRIND") != NULL;
 }
 
 static inline struct sb_mailbox *new_mailbox(void)
@@ -50,7 +75,8 @@ static inline size_t drain(struct sb_mailbox *mailbox)
     return all;
 }
 
-/* Waits for the operation and returns its result, which lives as long as the caller's reference. */
+/* Waits for the operation and returns its result, which lives as long as the caller's reference: the
+ * mailbox has none any more. */
 static inline struct sb_result *wait_for(struct sb_mailbox *mailbox, struct sb_op *op)
 {
     CHECK(op != NULL);
@@ -58,7 +84,13 @@ static inline struct sb_result *wait_for(struct sb_mailbox *mailbox, struct sb_o
         CHECK(sb_mailbox_poll(mailbox, sb_now() + 20ull * SECOND) != 0);
         drain(mailbox);
     }
+    drain(mailbox);
     return sb_op_result(op);
+}
+
+static inline void check_nothing(void *arg)
+{
+    (void)arg;
 }
 
 /* Runs fn(arg) on the I/O thread and waits until it has. */
@@ -81,7 +113,7 @@ static inline void on_loop(void (*fn)(void *arg), void *arg)
     struct sb_error err;
     CHECK(sb_loop_post(check_call_run, &call, &err) == 0);
     while (!call.done)
-        ;
+        sched_yield();
 }
 
 /* The sanitizers and fork: what a child forgets of its parent's is no leak, and it may start
@@ -103,12 +135,7 @@ static inline void on_loop(void (*fn)(void *arg), void *arg)
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define CHECK_SCALE 16
 #else
-#define CHECK_SCALE (getenv("CHECK_SMALL") != NULL ? 64 : 1)
+#define CHECK_SCALE (under_valgrind() ? 64 : 1)
 #endif
-
-static inline void check_nothing(void *arg)
-{
-    (void)arg;
-}
 
 #endif

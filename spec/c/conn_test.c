@@ -120,16 +120,23 @@ static void full_queue(void)
 
 int main(void)
 {
-    int status;
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0)
-        _exit(short_of_room());
-    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
-    CHECK(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 77);
-    if (WEXITSTATUS(status) == 0)
-        passed("a datagram the machine has no room for waits without busying the loop, and goes "
-               "out later");
+    static const char promise[] = "a datagram the machine has no room for waits without busying "
+                                  "the loop, and goes out later";
+    if (under_valgrind()) {
+        skipped(promise, VALGRIND_LIMITS);
+    } else {
+        int status;
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0)
+            _exit(short_of_room());
+        CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+        CHECK(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 77);
+        if (WEXITSTATUS(status) == 0)
+            passed(promise);
+        else
+            skipped(promise, "this machine takes any number of descriptors in flight");
+    }
     full_queue();
     return 0;
 }

@@ -327,7 +327,7 @@ static void rubbish(const char *what, void (*send)(uint32_t req))
     sb_op_unref(op);
     box_end(box);
     settle();
-    CHECK(open_fds() == before);
+    CHECK_SOON(open_fds() == before);
     passed(what);
 }
 
@@ -600,6 +600,12 @@ static void late_kill(void)
 
 static void starvation(void)
 {
+    static const char promise[] =
+        "without free descriptors an exec fails, what it started is killed, the connection lives";
+    if (under_valgrind()) {
+        skipped(promise, VALGRIND_LIMITS);
+        return;
+    }
     struct sb_box *box = box_begin();
     struct sb_op *op = exec_with(box, &plain);
     struct started s = {.in = -1, .out = -1, .err = -1};
@@ -623,8 +629,7 @@ static void starvation(void)
     for (int i = 0; i < 4; i++)
         close(fds[i]);
     box_end(box);
-    passed(
-        "without free descriptors an exec fails, what it started is killed, the connection lives");
+    passed(promise);
 }
 
 static void forks(void)
@@ -684,7 +689,7 @@ int main(void)
     late_kill();
     starvation();
     forks();
-    CHECK(open_fds() == before);
+    CHECK_SOON(open_fds() == before);
     passed("no descriptor is left over");
     sb_object_unref(first);
     close(pid1);

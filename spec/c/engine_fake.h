@@ -217,20 +217,11 @@ static inline int open_fds(void)
     return n - 3; /* ".", "..", and the directory itself */
 }
 
-static void nothing(void *arg)
-{
-    *(_Atomic int *)arg = 1;
-}
-
 /* Lets the I/O thread finish what it has been given. */
 static inline void settle(void)
 {
-    for (int i = 0; i < 3; i++) {
-        _Atomic int done = 0;
-        CHECK(sb_loop_post(nothing, &done, NULL) == 0);
-        while (!done)
-            usleep(200);
-    }
+    for (int i = 0; i < 3; i++)
+        on_loop(check_nothing, NULL);
 }
 
 #endif

@@ -29,6 +29,7 @@
 #include "loop.h"
 #include "mounts.h"
 #include "rootless.h"
+#include "settings.h"
 #include "slot.h"
 #include "spare.h"
 #include "sup.h"
@@ -260,7 +261,7 @@ static int begin(struct sb_failure *f)
     if (sb_loop_open() < 0)
         return sb_failed_errno(f, "loop", "epoll");
     sb_cgroup_start();
-    if (sb_mounts_start(f) < 0 || sb_template_start(f) < 0)
+    if (sb_settings_start(f) < 0 || sb_mounts_start(f) < 0 || sb_template_start(f) < 0)
         return -1;
     sb_adopt_all();
     /* Whatever this machine refuses shall be said now, once. */

@@ -27,6 +27,7 @@
 #include "loop.h"
 #include "range.h"
 #include "raw.h"
+#include "settings.h"
 #include "trash.h"
 
 static struct {
@@ -39,7 +40,7 @@ static struct {
 
 /* Shared with the maker, from start_maker to end_maker. */
 static struct maker {
-    int user, net;
+    int settings, user, net;
     int pidfd; /* -1: there is none */
     bool single;
     volatile int go;
@@ -140,12 +141,12 @@ static int take_range(void)
         }                         \
     } while (0)
 
-static long put(const char *path, const char *text)
+static long put(int dir, const char *path, const char *text)
 {
     size_t n = 0;
     while (text[n] != '\0')
         n++;
-    long fd = sb_sys(openat, AT_FDCWD, path, O_WRONLY | O_CLOEXEC);
+    long fd = sb_sys(openat, dir, path, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return fd;
     long rc = sb_sys(write, fd, text, n);
@@ -159,12 +160,12 @@ static long put(const char *path, const char *text)
 static const struct {
     const char *path, *text;
 } budget[] = {
-    {"/proc/sys/user/max_user_namespaces", "1"},    {"/proc/sys/user/max_mnt_namespaces", "2"},
-    {"/proc/sys/user/max_pid_namespaces", "1"},     {"/proc/sys/user/max_ipc_namespaces", "1"},
-    {"/proc/sys/user/max_uts_namespaces", "1"},     {"/proc/sys/user/max_cgroup_namespaces", "1"},
-    {"/proc/sys/user/max_time_namespaces", "0"},    {"/proc/sys/user/max_net_namespaces", "1"},
-    {"/proc/sys/user/max_inotify_instances", "16"}, {"/proc/sys/user/max_inotify_watches", "16384"},
-    {"/proc/sys/user/max_fanotify_groups", "0"},    {"/proc/sys/user/max_fanotify_marks", "0"},
+    {"sys/user/max_user_namespaces", "1"},    {"sys/user/max_mnt_namespaces", "2"},
+    {"sys/user/max_pid_namespaces", "1"},     {"sys/user/max_ipc_namespaces", "1"},
+    {"sys/user/max_uts_namespaces", "1"},     {"sys/user/max_cgroup_namespaces", "1"},
+    {"sys/user/max_time_namespaces", "0"},    {"sys/user/max_net_namespaces", "1"},
+    {"sys/user/max_inotify_instances", "16"}, {"sys/user/max_inotify_watches", "16384"},
+    {"sys/user/max_fanotify_groups", "0"},    {"sys/user/max_fanotify_marks", "0"},
 };
 
 static int make_inside(void *arg)
@@ -183,7 +184,7 @@ static int make_inside(void *arg)
     }
     TRY(m, "network namespace", sb_sys(unshare, CLONE_NEWNET));
     for (size_t i = 0; i < sizeof budget / sizeof *budget; i++) {
-        long rc = put(budget[i].path, budget[i].text);
+        long rc = put(m->settings, budget[i].path, budget[i].text);
         TRY(m, budget[i].path, rc == -ENOENT ? 0 : rc);
     }
     struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP};
@@ -191,8 +192,9 @@ static int make_inside(void *arg)
     TRY(m, "loopback", fd = sb_sys(socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     TRY(m, "loopback", sb_sys(ioctl, fd, SIOCSIFFLAGS, &lo));
     TRY(m, "loopback", sb_sys(close, fd));
-    TRY(m, "low ports", put("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"));
-    TRY(m, "ping", put("/proc/sys/net/ipv4/ping_group_range", m->single ? "1000 1000" : "0 1000"));
+    TRY(m, "low ports", put(m->settings, "sys/net/ipv4/ip_unprivileged_port_start", "0"));
+    TRY(m, "ping",
+        put(m->settings, "sys/net/ipv4/ping_group_range", m->single ? "1000 1000" : "0 1000"));
     TRY(m, "user namespace",
         m->user = (int)sb_sys(openat, AT_FDCWD, "/proc/self/ns/user", O_RDONLY | O_CLOEXEC));
     TRY(m, "network namespace",
@@ -230,6 +232,7 @@ static int start_maker(struct sb_slot *s, struct sb_failure *f)
     };
     struct sb_idmap map;
     sb_slot_map(s->range, &map);
+    maker.settings = sb_settings_dir();
     maker.user = maker.net = -1;
     maker.single = sup.mode == SB_MODE_SINGLE;
     maker.go = maker.err = 0;
@@ -256,6 +259,7 @@ static int end_maker(struct sb_slot *s, struct sb_failure *f)
         ;
     sb_close(&maker.pidfd);
     prctl(PR_SET_DUMPABLE, 0);
+    sb_settings_used();
     s->user = maker.user;
     s->net = maker.net;
     if (info.si_code != CLD_EXITED || info.si_status != 0)

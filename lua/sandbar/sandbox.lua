@@ -56,7 +56,7 @@ end
 
 function methods:start(cmd, opts)
   local state = state_of(self)
-  opts = check.options("start", 2, opts, start.SCHEMA)
+  opts = check.options("start", 2, opts, command.SCHEMA)
   command.shape("start", cmd, opts)
   return start.run(state._link, cmd, opts)
 end

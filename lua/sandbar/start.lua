@@ -15,8 +15,6 @@ local wait = require "sandbar.wait"
 
 local start = {}
 
-start.SCHEMA = command.schema {}
-
 -- Feeds a function's or a file's pieces to the process, in a task of its own. The input ends also when the
 -- source raises: the process must not wait for more.
 local function feed(state, source)
@@ -78,7 +76,7 @@ local function outputs(state, handle, modes)
   end
 end
 
--- `to` is the sandbox's link; `opts` have been checked against SCHEMA.
+-- `to` is the sandbox's link; `opts` have been checked against command.SCHEMA.
 function start.run(to, cmd, opts)
   local source, whole = command.source(opts.stdin, "start")
   local fields, err = command.fields(cmd, opts, to.limits, false)

@@ -65,15 +65,65 @@ static void deaths(void)
     fake.hang_up = 1;
     CHECK(outcome(ask(SB_S_INFO, "x")) == SB_OK);
     CHECK(fake.hellos == hellos + 1);
-    fake.hang_up = 1;
-    int creates = fake.creates, destroys = fake.destroys;
-    CHECK(outcome(ask(SB_S_CREATE, "mine")) == SB_ERR_OUTCOME_UNKNOWN);
-    settle();
-    CHECK(fake.creates == creates && fake.destroys == destroys);
-    fake.hang_up = 2;
+    fake.hang_up = 4;
     CHECK(outcome(ask(SB_S_INFO, "x")) == SB_ERR_UNAVAILABLE);
     CHECK(outcome(ask(SB_S_INFO, "x")) == SB_OK);
-    passed("a dead supervisor's requests go to the next one, once; a lost create is not repeated");
+    passed("a dead supervisor's requests go to the next one, not for ever");
+}
+
+static struct sb_op *ask_owned(const char *id)
+{
+    unsigned char buf[128];
+    struct sb_packer p;
+    sb_pack_begin(&p, buf, sizeof buf, 0, 0, 0);
+    sb_pack_str(&p, SB_F_ID, id);
+    sb_pack_u64(&p, SB_F_OWNED, 1);
+    return sb_engine_open(engine, mailbox, SB_S_CREATE, buf + sizeof(struct sb_msg),
+                          p.len - sizeof(struct sb_msg));
+}
+
+static void await_destroys(int n)
+{
+    for (int i = 0; i < 1000 && fake.destroys < n; i++)
+        usleep(5000);
+    settle();
+    CHECK(fake.destroys == n && sb_release_outstanding() == 0);
+}
+
+static void lost_creates(void)
+{
+    char first[sizeof fake.token];
+    int creates = fake.creates, destroys = fake.destroys;
+    fake.hang_up = 2;
+    CHECK(outcome(ask(SB_S_CREATE, "mine")) == SB_OK);
+    CHECK(fake.creates == creates + 1 && fake.lost_creates == 2);
+    CHECK(fake.token_len == 16 && memcmp(fake.token, fake.lost_token, 16) == 0);
+    await_destroys(destroys + 1); /* nobody took it: by the token it was made with */
+    CHECK(fake.token_len == 16 && memcmp(fake.token, fake.lost_token, 16) == 0);
+    memcpy(first, fake.token, sizeof first);
+
+    fake.hang_up = 4;
+    CHECK(outcome(ask(SB_S_CREATE, "mine")) == SB_ERR_OUTCOME_UNKNOWN);
+    await_destroys(destroys + 1); /* its sender looks what came of it */
+    CHECK(fake.creates == creates + 1 && memcmp(fake.lost_token, first, 16) != 0);
+    fake.hang_up = 4;
+    CHECK(outcome(ask_owned("mine")) == SB_ERR_OUTCOME_UNKNOWN);
+    await_destroys(destroys + 2); /* nobody else would */
+
+    fake.deaf = 1;
+    struct sb_op *op = ask(SB_S_CREATE, "late");
+    for (int i = 0; i < 1000 && fake.deaf == 1; i++)
+        usleep(5000);
+    sb_op_cancel(op);
+    CHECK(outcome(op) == SB_ERR_CANCELLED);
+    fake.deaf = 0;
+    await_destroys(destroys + 3);
+    CHECK(fake.creates == creates + 1);
+    if (fake.pid1 >= 0)
+        close(fake.pid1);
+    fake.pid1 = -1;
+    passed(
+        "a create whose answer is lost is sent again; one that cannot be settled leaves nothing");
 }
 
 static void creates(void)
@@ -344,6 +394,7 @@ int main(void)
     fake.pid1 = -1;
     parts();
     deaths();
+    lost_creates();
     creates();
     roots();
     files();

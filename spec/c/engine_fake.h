@@ -27,7 +27,11 @@ struct fake {
     _Atomic int hellos, infos, destroys, creates;
     _Atomic int hang_up;       /* how many more requests are answered by closing the connection */
     _Atomic int refuse_create; /* answer create with AlreadyExists */
-    const char *state;         /* what info says */
+    _Atomic int deaf;          /* 1: the next create makes it 2, and hangs up once it is 0 */
+    _Atomic int lost_creates;  /* those answered by hanging up, and the token of the last one */
+    char lost_token[64], token[64]; /* and of the last create or destroy that was answered */
+    size_t token_len;
+    const char *state; /* what info says */
 };
 
 static inline void send_msg(int fd, const void *data, size_t len, const int *fds, unsigned nfds)
@@ -77,6 +81,16 @@ static inline size_t recv_msg(int fd, unsigned char *buf, size_t room, struct sb
     return (size_t)n;
 }
 
+static inline size_t fake_token(const struct sb_reader *r, char token[64])
+{
+    struct sb_field_view f;
+    if (!sb_read_find(r, SB_F_TOKEN, &f))
+        return 0;
+    CHECK(f.len <= 64);
+    memcpy(token, f.data, f.len);
+    return f.len;
+}
+
 static inline void fake_answer(struct fake *fake, int fd, const struct sb_msg *head,
                                const struct sb_reader *r)
 {
@@ -85,6 +99,8 @@ static inline void fake_answer(struct fake *fake, int fd, const struct sb_msg *h
     struct sb_field_view id;
     int pair[2] = {-1, -1};
     sb_pack_begin(&p, out, sizeof out, SB_REPLY, head->req, 0);
+    if (head->type == SB_S_CREATE || head->type == SB_S_DESTROY)
+        fake->token_len = fake_token(r, fake->token);
     switch (head->type) {
     case SB_S_HELLO:
         fake->hellos++;
@@ -148,6 +164,15 @@ static void *fake_run(void *arg)
                 break;
             if (recv_msg(fd, buf, sizeof buf, &head, &r, fds) == 0)
                 break;
+            if (head.type == SB_S_CREATE && (fake->hang_up > 0 || fake->deaf)) {
+                fake->lost_creates++;
+                fake_token(&r, fake->lost_token);
+            }
+            if (fake->deaf && head.type == SB_S_CREATE) {
+                for (fake->deaf = 2; fake->deaf != 0;)
+                    usleep(1000);
+                break;
+            }
             if (fake->hang_up > 0 && head.type != SB_S_HELLO) {
                 fake->hang_up--;
                 break;

@@ -12,6 +12,8 @@
 #include "trace.h"
 
 #define ROUNDS 5 /* connect, find nobody, start one: how often before giving up */
+#define TRIES \
+    4 /* of one request, each time with another supervisor, which ended before it answered */
 #define MS 1000000ull
 #define GREET_LIMIT (15000 * MS)
 #define LATER (20 * MS)
@@ -138,11 +140,11 @@ static void answered(struct sb_call *inner, const struct sb_answer *answer)
 {
     struct sb_client_call *call = (struct sb_client_call *)inner;
     if (answer->type == SB_PART && !answer->starved) {
-        call->tries = 2; /* what has been delivered cannot be taken back */
+        call->tries = TRIES; /* what has been delivered cannot be taken back */
         call->answer(call, answer);
         return;
     }
-    if (answer->lost && call->again && call->tries < 2) {
+    if (answer->lost && call->again && call->tries < TRIES) {
         queue_call(call->client, call); /* the next attempt is the loss's business */
         return;
     }
@@ -159,9 +161,11 @@ static void answered(struct sb_call *inner, const struct sb_answer *answer)
 static void send_call(struct sb_client *client, struct sb_client_call *call)
 {
     struct sb_error err = {SB_OK};
-    call->tries++;
-    if (sb_conn_call(&client->conn, &call->call, call->msg, call->len, NULL, 0, &err) < 0)
+    call->tries++; /* before: it may be answered, and gone, when this returns */
+    if (sb_conn_call(&client->conn, &call->call, call->msg, call->len, NULL, 0, &err) < 0) {
+        call->tries--;
         fail_call(call, &err);
+    }
 }
 
 static void greet(struct sb_client *client);

@@ -22,8 +22,8 @@ struct sb_client;
 struct sb_client *sb_client_get(const struct sb_engine *engine);
 
 /* A request to the supervisor, embedded in its owner. `msg` (malloc'ed, made with sb_pack_begin)
- * is owned by the call and wiped when it ends. If the supervisor dies under it, it is sent once
- * more to the next one when `again` says that this does no harm; else its end is OutcomeUnknown. */
+ * is owned by the call and wiped when it ends. If the supervisor dies under it, it is sent to the next
+ * one when `again` says that this does no harm, a few times; else its end is OutcomeUnknown. */
 struct sb_client_call {
     struct sb_call call; /* first */
     void (*answer)(struct sb_client_call *call,
@@ -32,7 +32,7 @@ struct sb_client_call {
     unsigned char *msg;
     size_t len;
     int again;
-    int tries;
+    int tries; /* how often it was sent: 0 at its end means that no supervisor has seen it */
     struct sb_client_call *next;
 };
 void sb_client_call(struct sb_client *client, struct sb_client_call *call);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 /* Made by the asking thread, then the I/O thread's. The request is not called back by a cancel:
@@ -16,15 +17,14 @@ struct request {
     struct sb_parts parts;
     struct sb_release *release; /* create: registered before the request is sent */
     uint16_t type;
-    int open; /* the answer may carry a connection */
+    int open;  /* the answer may carry a connection */
+    int owned; /* create: of a scoped sandbox */
 };
 
-/* What does no harm when it is done twice. */
+/* What does no harm when it is done twice: all but the test clock. A create finds what it has made. */
 static int may_repeat(uint16_t type)
 {
-    return type == SB_S_HELLO || type == SB_S_CONNECT || type == SB_S_INFO || type == SB_S_LIST ||
-           type == SB_S_DESTROY || type == SB_S_LIFETIME || type == SB_S_SOCKET ||
-           type == SB_S_EXPOSE || type == SB_S_STATS;
+    return type != SB_S_ADVANCE;
 }
 
 static void request_free(struct request *r)
@@ -52,6 +52,8 @@ static void cancelled(struct sb_op *op, void *owner)
     struct sb_error err = {SB_OK};
     sb_fail(&err, SB_ERR_CANCELLED, "cancelled");
     r->op = NULL;
+    if (r->type == SB_S_CREATE)
+        r->call.again = 0; /* no second one is made for nobody; of the first see unsettled() */
     sb_op_fail(op, &err);
 }
 
@@ -63,6 +65,17 @@ static void let_go(struct request *r)
     sb_release_fire(r->release, NULL);
     sb_release_unref(r->release);
     r->release = NULL;
+}
+
+/* A create that may have happened, and no supervisor to ask. What nobody would look for is destroyed
+ * once there is one. */
+static void unsettled(struct request *r, const struct sb_error *why)
+{
+    struct sb_error err = {SB_OK};
+    sb_fail(&err, SB_ERR_OUTCOME_UNKNOWN, "the answer was lost (%.150s)", why->message);
+    if (r->owned || r->op == NULL)
+        let_go(r);
+    request_fail(r, &err);
 }
 
 static int store(struct request *r, const struct sb_answer *answer, struct sb_result *result,
@@ -99,6 +112,10 @@ static void answered(struct sb_client_call *call, const struct sb_answer *answer
         return;
     }
     if (answer->error != NULL) {
+        if (answer->lost && r->type == SB_S_CREATE && call->tries > 0) {
+            unsettled(r, answer->error);
+            return;
+        }
         if (answer->starved)
             let_go(r);
         request_fail(r, answer->error);
@@ -146,83 +163,21 @@ static void begin(void *arg)
     request_fail(r, &err);
 }
 
-static struct sb_op *submit(struct sb_engine *engine, struct sb_mailbox *mailbox, uint16_t type,
-                            const void *fields, size_t len, struct sb_release *release, int open)
-{
-    struct request *r = calloc(1, sizeof *r);
-    struct sb_error err = {SB_OK};
-    struct sb_op *op = NULL;
-    size_t extra = type == SB_S_HELLO ? 32 : 0;
-    if (r != NULL)
-        r->call.msg = malloc(sizeof(struct sb_msg) + len + extra);
-    if (r == NULL || r->call.msg == NULL || (op = sb_op_new(mailbox, cancelled, r)) == NULL) {
-        if (r != NULL)
-            free(r->call.msg);
-        free(r);
-        if (release != NULL) {
-            sb_release_cancel(release);
-            sb_release_unref(release);
-        }
-        return NULL;
-    }
-    struct sb_packer p;
-    sb_pack_begin(&p, r->call.msg, sizeof(struct sb_msg) + len + extra, type, 0, 0);
-    if (len > 0)
-        memcpy(p.buf + p.len, fields, len);
-    p.len += len;
-    if (type == SB_S_HELLO) {
-        sb_pack_u64(&p, SB_F_VERSION, SB_PROTO_VERSION);
-        sb_pack_u64(&p, SB_F_LINGER_MS, engine->linger_ms);
-    }
-    r->call.len = p.len;
-    r->call.again = may_repeat(type);
-    r->call.answer = answered;
-    r->op = op;
-    r->engine = sb_object_ref(engine);
-    r->type = type;
-    r->open = open;
-    r->release = release;
-    if (sb_loop_post(begin, r, &err) < 0) {
-        free(r->call.msg);
-        request_fail(r, &err);
-    }
-    return op;
-}
-
-struct sb_op *sb_engine_request(struct sb_engine *engine, struct sb_mailbox *mailbox, uint16_t type,
-                                const void *fields, size_t len)
-{
-    return submit(engine, mailbox, type, fields, len, NULL, 0);
-}
-
-struct sb_op *sb_engine_open(struct sb_engine *engine, struct sb_mailbox *mailbox, uint16_t type,
-                             const void *fields, size_t len)
-{
-    struct sb_reader all = {fields, (const unsigned char *)fields + len};
-    struct sb_release *release = NULL;
-    struct sb_field_view id;
-    if (type == SB_S_CREATE) {
-        if (!sb_read_find(&all, SB_F_ID, &id) || id.len == 0) {
-            struct sb_error err = {SB_OK};
-            struct sb_op *op = sb_op_new(mailbox, NULL, NULL);
-            sb_fail(&err, SB_ERR_INVALID_ARGUMENT, "create: the sandbox needs an id");
-            if (op != NULL)
-                sb_op_fail(op, &err);
-            return op;
-        }
-        release = sb_engine_release(engine, (const char *)id.data, id.len);
-        if (release == NULL)
-            return NULL;
-    }
-    return submit(engine, mailbox, type, fields, len, release, 1);
-}
-
 /* ---- the release of a sandbox ---- */
+
+enum { TOKEN_BYTES = 16, TOKEN_MAX = 64 };
+
+/* A random name for one create, which only its sender and the sandbox's record know. */
+struct token {
+    size_t len;
+    unsigned char data[TOKEN_MAX];
+};
 
 struct destroying {
     struct sb_client_call call; /* first */
     struct sb_engine *engine;   /* a reference */
     struct sb_release *release; /* the one being run */
+    struct token token;
     size_t id_len;
     char id[];
 };
@@ -242,7 +197,7 @@ static void destroying_run(struct sb_release *release, void *data)
 {
     struct destroying *d = data;
     struct sb_client *client = sb_client_get(d->engine);
-    size_t room = sizeof(struct sb_msg) + 8 + d->id_len;
+    size_t room = sizeof(struct sb_msg) + 16 + d->id_len + d->token.len;
     unsigned char *msg = malloc(room);
     struct sb_packer p;
     d->release = release;
@@ -255,6 +210,7 @@ static void destroying_run(struct sb_release *release, void *data)
     }
     sb_pack_begin(&p, msg, room, SB_S_DESTROY, 0, 0);
     sb_pack_bytes(&p, SB_F_ID, d->id, d->id_len);
+    sb_pack_bytes(&p, SB_F_TOKEN, d->token.data, d->token.len);
     d->call = (struct sb_client_call){.answer = destroyed, .msg = msg, .len = p.len, .again = 1};
     sb_client_call(client, &d->call);
 }
@@ -267,17 +223,126 @@ static void destroying_free(void *data)
 }
 static const struct sb_release_type destroying_type = {"sandbox", destroying_run, destroying_free};
 
-struct sb_release *sb_engine_release(struct sb_engine *engine, const char *id, size_t len)
+/* Destroys the sandbox of this id that was made with this token. NULL: out of memory. */
+static struct sb_release *release_of(struct sb_engine *engine, const struct sb_field_view *id,
+                                     const struct token *token)
 {
-    struct destroying *d = calloc(1, sizeof *d + len + 1);
+    struct destroying *d = calloc(1, sizeof *d + id->len + 1);
     struct sb_release *release;
     if (d == NULL)
         return NULL;
     d->engine = sb_object_ref(engine);
-    d->id_len = len;
-    memcpy(d->id, id, len);
+    d->token = *token;
+    d->id_len = id->len;
+    memcpy(d->id, id->data, id->len);
     release = sb_release_new(&destroying_type, d, d->id);
     if (release == NULL)
         destroying_free(d);
     return release;
+}
+
+/* ---- asking ---- */
+
+/* `token` is added to the fields unless it is empty. The release becomes the request's. */
+static struct sb_op *submit(struct sb_engine *engine, struct sb_mailbox *mailbox, uint16_t type,
+                            const void *fields, size_t len, struct sb_release *release,
+                            const struct token *token)
+{
+    struct request *r = calloc(1, sizeof *r);
+    struct sb_error err = {SB_OK};
+    struct sb_op *op = NULL;
+    size_t room = sizeof(struct sb_msg) + len + 32 + TOKEN_MAX;
+    if (r != NULL)
+        r->call.msg = malloc(room);
+    if (r == NULL || r->call.msg == NULL || (op = sb_op_new(mailbox, cancelled, r)) == NULL) {
+        if (r != NULL)
+            free(r->call.msg);
+        free(r);
+        if (release != NULL) {
+            sb_release_cancel(release);
+            sb_release_unref(release);
+        }
+        return NULL;
+    }
+    struct sb_packer p;
+    sb_pack_begin(&p, r->call.msg, room, type, 0, 0);
+    if (len > 0)
+        memcpy(p.buf + p.len, fields, len);
+    p.len += len;
+    if (type == SB_S_HELLO) {
+        sb_pack_u64(&p, SB_F_VERSION, SB_PROTO_VERSION);
+        sb_pack_u64(&p, SB_F_LINGER_MS, engine->linger_ms);
+    }
+    if (token->len > 0)
+        sb_pack_bytes(&p, SB_F_TOKEN, token->data, token->len);
+    r->call.len = p.len;
+    r->call.again = may_repeat(type);
+    r->call.answer = answered;
+    r->op = op;
+    r->engine = sb_object_ref(engine);
+    r->type = type;
+    r->open = type == SB_S_CREATE || type == SB_S_CONNECT || type == SB_S_RESUME;
+    r->release = release;
+    if (release != NULL) {
+        struct sb_reader all = {fields, (const unsigned char *)fields + len};
+        r->owned = sb_read_u64(&all, SB_F_OWNED, 0) != 0;
+    }
+    if (sb_loop_post(begin, r, &err) < 0) {
+        free(r->call.msg);
+        request_fail(r, &err);
+    }
+    return op;
+}
+
+struct sb_op *sb_engine_request(struct sb_engine *engine, struct sb_mailbox *mailbox, uint16_t type,
+                                const void *fields, size_t len)
+{
+    return submit(engine, mailbox, type, fields, len, NULL, &(struct token){0});
+}
+
+/* An operation that has failed already. NULL: out of memory. */
+static struct sb_op *failed(struct sb_mailbox *mailbox, const struct sb_error *err)
+{
+    struct sb_op *op = sb_op_new(mailbox, NULL, NULL);
+    if (op != NULL)
+        sb_op_fail(op, err);
+    return op;
+}
+
+static struct sb_op *create(struct sb_engine *engine, struct sb_mailbox *mailbox,
+                            const void *fields, size_t len)
+{
+    struct sb_reader all = {fields, (const unsigned char *)fields + len};
+    struct sb_field_view id, given;
+    struct sb_error err = {SB_OK};
+    struct token token = {.len = TOKEN_BYTES};
+    if (!sb_read_find(&all, SB_F_ID, &id) || id.len == 0) {
+        sb_fail(&err, SB_ERR_INVALID_ARGUMENT, "create: the sandbox needs an id");
+        return failed(mailbox, &err);
+    }
+    int has = sb_read_find(&all, SB_F_TOKEN, &given) && given.len > 0;
+    if (has && given.len > TOKEN_MAX) {
+        sb_fail(&err, SB_ERR_INVALID_ARGUMENT, "create: the token is too long");
+        return failed(mailbox, &err);
+    } else if (has) {
+        token.len = given.len;
+        memcpy(token.data, given.data, given.len);
+    } else if (getrandom(token.data, token.len, 0) != TOKEN_BYTES) {
+        sb_fail_errno(&err, errno, "token", "create: no random numbers");
+        return failed(mailbox, &err);
+    }
+    struct sb_release *release = release_of(engine, &id, &token);
+    if (release == NULL)
+        return NULL;
+    if (has)
+        token.len = 0; /* it is among the fields */
+    return submit(engine, mailbox, SB_S_CREATE, fields, len, release, &token);
+}
+
+struct sb_op *sb_engine_open(struct sb_engine *engine, struct sb_mailbox *mailbox, uint16_t type,
+                             const void *fields, size_t len)
+{
+    if (type == SB_S_CREATE)
+        return create(engine, mailbox, fields, len);
+    return submit(engine, mailbox, type, fields, len, NULL, &(struct token){0});
 }

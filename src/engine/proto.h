@@ -41,13 +41,14 @@ enum sb_msg_type {
 
     /* caller -> supervisor */
     SB_S_HELLO = 32, /* version, linger_ms -> version, pid, mode, cap* */
-    SB_S_CREATE, /* id, template, rootfs, lifetime_ms, on_expiry, label*, owned, allow_setuid, user,
-                          cwd, env*, hostname, limit_* -> a record, epoch, fd: connection to pid 1 */
-    SB_S_CONNECT,  /* id, label* (expected) -> a record, epoch, fd when running */
-    SB_S_INFO,     /* id -> a record */
-    SB_S_LIST,     /* state*, label* (all must match), after, limit -> SB_PART: a record each,
+    SB_S_CREATE, /* id, token, template, rootfs, lifetime_ms, on_expiry, label*, owned, allow_setuid,
+                          user, cwd, env*, hostname, limit_* -> a record, epoch, fd: connection to pid 1.
+                          Sent again with the same token it makes no second one */
+    SB_S_CONNECT, /* id, label* (expected) -> a record, epoch, fd when running */
+    SB_S_INFO,    /* id -> a record */
+    SB_S_LIST,    /* state*, label* (all must match), after, limit -> SB_PART: a record each,
                           then SB_REPLY with `next` when there is more */
-    SB_S_DESTROY,  /* id -> reply, also when it is gone already */
+    SB_S_DESTROY, /* id, token? (only the sandbox made with it) -> reply, also when it is gone already */
     SB_S_LIFETIME, /* id, lifetime_ms (from now), extend (1: never shorten) -> ends_ms */
     SB_S_PAUSE,    /* id, keep -> kept */
     SB_S_RESUME,   /* id, lifetime_ms? -> as SB_S_CONNECT */

@@ -56,25 +56,9 @@ static int resume(lua_State *L)
     return open_box(L, SB_S_RESUME);
 }
 
-static int destroy_release(lua_State *L)
-{
-    struct sb_engine *engine = sb_lua_check_engine(L, 1);
-    size_t len;
-    const char *id = luaL_checklstring(L, 2, &len);
-    struct sb_release *release = sb_engine_release(engine, id, len);
-    if (release == NULL)
-        return luaL_error(L, "not enough memory");
-    sb_lua_push_release(L, &release);
-    return 1;
-}
-
 static const luaL_Reg methods[] = {
-    {"request", request},
-    {"create", create},
-    {"connect", connect},
-    {"resume", resume},
-    {"destroy_release", destroy_release},
-    {NULL, NULL},
+    {"request", request}, {"create", create}, {"connect", connect},
+    {"resume", resume},   {NULL, NULL},
 };
 static const struct sb_lua_class class = {
     .type = &sb_engine_type, .name = "sandbar.NativeEngine", .methods = methods};

@@ -110,14 +110,15 @@ bool sb_box_dir_exists(const struct sb_box *b)
 int sb_box_save(struct sb_box *b)
 {
     enum sb_state state = b->rec.state;
-    if (b->record >= 0)
-        return sb_record_put(&b->rec, b->record);
+    int rc = b->record >= 0 ? sb_record_put(&b->rec, b->record) : 1;
+    if (rc <= 0)
+        return rc;
     sb_autofd int dir = sb_box_dir(b);
     if (dir < 0)
         return -1;
     if (state == SB_BOX_CREATING && !b->fresh)
         b->rec.state = SB_BOX_PAUSED;
-    int rc = sb_record_write(&b->rec, dir);
+    rc = sb_record_write(&b->rec, dir);
     b->rec.state = state;
     return rc;
 }

@@ -33,6 +33,18 @@ static int take_id(const struct sb_wire_in *in, char id[SB_ID_MAX + 1], struct s
                : sb_failed(f, "AlreadyExists", EEXIST, "id", "sandbox %s exists already", id);
 }
 
+static int take_token(struct sb_record *r, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_field_view v;
+    if (!sb_read_find(&in->fields, SB_F_TOKEN, &v))
+        return 0;
+    if (v.len > sizeof r->token)
+        return invalid(f, "token", "too long");
+    memcpy(r->token, v.data, v.len);
+    r->token_len = v.len;
+    return 0;
+}
+
 /* Fields that name what this engine does not do. */
 static int refuse(const struct sb_wire_in *in, struct sb_failure *f)
 {
@@ -207,6 +219,10 @@ struct sb_box *sb_create_parse(const struct sb_wire_in *in, struct sb_failure *f
     b->rec.state = SB_BOX_CREATING;
     b->rec.created_ms = sb_wall_ms();
     b->fresh = true;
+    if (take_token(&b->rec, in, f) < 0) {
+        sb_box_forget(b);
+        return NULL;
+    }
     if (take_template(&b->rec, in, f) < 0 || take_lists(b, in, f) < 0 ||
         take_identity(&b->rec, in, f) < 0 || take_life(&b->rec, in, f) < 0 ||
         take_limits(&b->rec, in, f) < 0 || check_size(&b->rec, f) < 0) {

@@ -11,7 +11,7 @@
 
 #include "birth.h"
 
-enum { RECORD_VERSION = 1, RECORD_MAX = 1 << 20, ROUND = 1024 };
+enum { RECORD_VERSION = 1, RECORD_MAX = 1 << 20, ROUND = 1024, PIECE = 4096 };
 
 enum private_tag {
     T_STATE = 1000,
@@ -31,6 +31,7 @@ enum private_tag {
     T_OWNER,
     T_KEPT,
     T_FILLER,
+    T_TOKEN,
 };
 
 struct header {
@@ -215,6 +216,7 @@ static size_t pack_file(const struct sb_record *r)
     sb_pack_u64(&p, T_KEPT, r->kept_disk || r->state == SB_BOX_STOPPING);
     pack_ident(&p, T_PID1, &r->pid1);
     pack_ident(&p, T_OWNER, &r->owner);
+    sb_pack_bytes(&p, T_TOKEN, r->token, r->token_len);
     sb_pack_u64(&p, SB_F_LIMIT_PROCESSES, r->limit_processes);
     sb_pack_u64(&p, SB_F_LIMIT_FILES, r->limit_files);
     sb_pack_u64(&p, SB_F_LIMIT_COMMANDS, r->limit_commands);
@@ -244,6 +246,8 @@ int sb_record_put(const struct sb_record *r, int fd)
     size_t n = pack_file(r);
     if (n == 0)
         return -1;
+    if (n > PIECE)
+        return 1;
     ssize_t done = pwrite(fd, buf, n, 0);
     if (done >= 0 && (size_t)done != n)
         errno = ENOSPC;
@@ -327,6 +331,10 @@ static int take_fields(struct sb_record *r, const struct sb_reader *in)
     r->mode = (enum sb_mode)sb_read_u64(in, T_MODE, SB_MODE_ROOT);
     take_ident(in, T_PID1, &r->pid1);
     take_ident(in, T_OWNER, &r->owner);
+    if (sb_read_find(in, T_TOKEN, &f) && f.len <= sizeof r->token) {
+        memcpy(r->token, f.data, f.len);
+        r->token_len = f.len;
+    }
     return 0;
 }
 

@@ -14,7 +14,7 @@ enum sb_state {
     SB_BOX_GONE, /* only shown: its destruction has begun */
 };
 
-enum { SB_ID_MAX = 128, SB_SHOWN_MAX = 57344, SB_ENV_MAX = 4 << 20 };
+enum { SB_ID_MAX = 128, SB_TOKEN_MAX = 64, SB_SHOWN_MAX = 57344, SB_ENV_MAX = 4 << 20 };
 
 /* Strings one after the other, each with its terminating zero. */
 struct sb_list {
@@ -29,6 +29,8 @@ void sb_list_remove(struct sb_list *l, const char *entry);
 /* Plain data that owns its strings; sb_record_free. Strings may be NULL (absent). */
 struct sb_record {
     char id[SB_ID_MAX + 1];
+    size_t token_len; /* 0: the create named none */
+    unsigned char token[SB_TOKEN_MAX];
     enum sb_state state;
     char *template, *base, *rootfs; /* base: directory of the base template, or NULL */
     char *user, *cwd, *hostname;
@@ -54,7 +56,8 @@ void sb_record_cause(struct sb_record *r, const char *word, const char *message)
 /* Writes <dir>/record by rename. 0 or -1 and errno. */
 int sb_record_write(const struct sb_record *r, int dir);
 /* The same in place, through a descriptor of <dir>/record: one call, without the flush that a rename
- * over an existing file costs. Only while the sandbox boots, when a torn record loses nothing. */
+ * over an existing file costs. Only while the sandbox boots. 1: it is longer than the kernel writes in
+ * one piece (a killed process leaves the first pages), and nothing was written. */
 int sb_record_put(const struct sb_record *r, int fd);
 /* -1: damaged or of a newer format; then only id and state (failed) and cause are set. */
 int sb_record_read(struct sb_record *r, int dir, const char *id);

@@ -135,8 +135,42 @@ static int wait_for(struct sb_box *b, struct sb_conn *c, const struct sb_wire_in
                : 0;
 }
 
+static bool same_token(const struct sb_box *b, const struct sb_field_view *token)
+{
+    return token->len == b->rec.token_len && memcmp(token->data, b->rec.token, token->len) == 0;
+}
+
+/* A create whose first answer was lost, if this one is: 1 it is answered, or will be; 0 one is to be made;
+ * -1 see *f. */
+static int created_before(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_field_view token;
+    struct sb_box *b = named_or_ending(in, f);
+    if (b == NULL || !sb_read_find(&in->fields, SB_F_TOKEN, &token) || token.len == 0 ||
+        !same_token(b, &token))
+        return 0; /* a stranger of this id is found once more, and named */
+    if (b->goal == SB_GOAL_DESTROY)
+        return sb_failed(f, "NotFound", 0, "destroyed", "sandbox %s was destroyed meanwhile",
+                         b->rec.id);
+    /* Nobody has had it: it died with the supervisor that made it. */
+    bool dying = b->dying, dead = b->rec.state == SB_BOX_FAILED;
+    if (dying || dead)
+        sb_life_destroy(b);
+    if (dying)
+        return sb_failed(f, "Unavailable", 0, "create", "it died with the supervisor that made it");
+    if (dead)
+        return 0;
+    if (b->fresh || b->rec.state == SB_BOX_CREATING)
+        return wait_for(b, c, in, f) < 0 ? -1 : 1;
+    send_record(c, in->head.req, b, true);
+    return 1;
+}
+
 static int create(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
+    int before = created_before(c, in, f);
+    if (before != 0)
+        return before < 0 ? -1 : 0;
     struct sb_box *b = sb_create_parse(in, f);
     if (b == NULL)
         return -1;
@@ -266,10 +300,13 @@ static int list(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failur
 
 static int destroy(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
+    struct sb_field_view token;
     struct sb_box *b = named_or_ending(in, f);
     if (b == NULL && strcmp(f->kind, "NotFound") != 0)
         return -1;
-    if (b == NULL) {
+    /* What was made with this token is gone when another has its id. */
+    if (b == NULL || (b->rec.token_len != 0 && sb_read_find(&in->fields, SB_F_TOKEN, &token) &&
+                      !same_token(b, &token))) {
         done(c, in->head.req);
         return 0;
     }

@@ -269,6 +269,7 @@ build/bench/%: bench/%.c
 	@mkdir -p $(@D)
 	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
 bench: all $(BENCH_TOOLS) build/bench/benchlib.so
+	@! $(PKG_CONFIG) --exists luajit || $(MAKE_HERE) LUA=luajit V= all # for nginx
 	@LUA_PATH="$(CURDIR)/lua/?.lua;$(CURDIR)/lua/?/init.lua;$(CURDIR)/bench/?.lua;;" \
 		LUA_CPATH="$(CURDIR)/$(L)/?.so;$(CURDIR)/build/bench/?.so;;" \
 		SANDBAR_BENCH_TOOLS="$(CURDIR)/build/bench" $(LUA_BIN) bench/run.lua $(CASES)

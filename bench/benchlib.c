@@ -154,7 +154,7 @@ static int l_fetch(lua_State *L)
     return 2;
 }
 
-/* start{...} -> pid, for peers that run beside us; stop(pid). */
+/* start{...} -> pid, for peers that run beside us; stop(pid[, signal]). */
 static int l_start(lua_State *L)
 {
     char *argv[16];
@@ -178,7 +178,7 @@ static int l_stop(lua_State *L)
 {
     pid_t pid = (pid_t)luaL_checkinteger(L, 1);
     int status;
-    kill(pid, SIGKILL);
+    kill(pid, (int)luaL_optinteger(L, 2, SIGKILL));
     waitpid(pid, &status, 0);
     return 0;
 }

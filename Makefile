@@ -228,7 +228,7 @@ MAKE_HERE = $(MAKE) --no-print-directory
 check-build: spec-programs
 	@for lua in $(LUAS); do $(MAKE_HERE) LUA=$$lua V= all || exit 1; done
 	@$(MAKE_HERE) LUA=5.4 V= c-tests
-	@$(MAKE_HERE) LUA=5.4 V=asan all c-tests
+	@$(MAKE_HERE) LUA=5.4 V=asan all c-tests fuzz-programs
 
 check: deps
 	@rm -rf build/check
@@ -276,16 +276,17 @@ bench: all $(BENCH_TOOLS) build/bench/benchlib.so
 
 # Each spec/fuzz/*.c is a libFuzzer target (LLVMFuzzerTestOneInput); FUZZ_SECONDS each.
 FUZZ_SECONDS ?= 60
-fuzz:
-	@command -v $(CLANG) > /dev/null || { echo "fuzz needs clang" >&2; exit 1; }
-	@found=; for f in spec/fuzz/*.c; do [ -e "$$f" ] || continue; found=1; \
-		name=$$(basename $$f .c); mkdir -p build/fuzz/$$name.corpus; \
-		$(CLANG) -std=c11 -D_GNU_SOURCE -g -O1 -Isrc -fsanitize=fuzzer,address,undefined \
-			-fno-sanitize-recover=undefined -pthread -o build/fuzz/$$name $$f $(RUNTIME_SRC) -ldl || exit 1; \
-		echo "fuzz $$name for $(FUZZ_SECONDS) s"; \
-		build/fuzz/$$name -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/$$name. \
-			-verbosity=0 -print_final_stats=1 build/fuzz/$$name.corpus || exit 1; \
-	done; [ -n "$$found" ] || { echo "spec/fuzz has no targets" >&2; exit 1; }
+FUZZ_BIN := $(patsubst spec/fuzz/%.c,build/fuzz/%,$(wildcard spec/fuzz/*.c))
+.PHONY: fuzz-programs
+fuzz-programs: $(FUZZ_BIN)
+build/fuzz/%: spec/fuzz/%.c
+	@mkdir -p $(@D)
+	$(call show,link)$(CLANG) -std=c11 -D_GNU_SOURCE -g -O1 -Isrc -Ispec -fsanitize=fuzzer,address,undefined \
+		-fno-sanitize-recover=undefined -MMD -MP -MF $@.d -o $@ $<
+fuzz: fuzz-programs
+	@for f in $(FUZZ_BIN); do mkdir -p $$f.corpus; echo "fuzz $$f for $(FUZZ_SECONDS) s"; \
+		$$f -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$$f. -verbosity=0 -print_final_stats=1 \
+			$$f.corpus || exit 1; done
 
 # Checks what can be checked of the documentation: links between pages.
 docs:

@@ -1,69 +1,12 @@
 /* Text of the sandbox's own that pid 1 reads: lines of /etc/passwd and /etc/group, users as callers name
  * them, /proc/<pid>/stat, and paths. The guest's sources are part of this file. */
+#include "fuzz/guest.h"
+
 #include "guest/tree.c"
 #include "guest/users.c"
 
-extern void *calloc(size_t n, size_t size);
-extern void *realloc(void *p, size_t n);
-extern void free(void *p);
-extern void abort(void);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-struct guest guest;
-
 void control_need_leaves(void)
 {
-}
-
-void *mem_alloc(size_t n)
-{
-    return calloc(1, n + 1);
-}
-
-void mem_free(void *p)
-{
-    free(p);
-}
-
-void *mem_grow(void *p, size_t used, size_t n)
-{
-    (void)used;
-    return realloc(p, n);
-}
-
-int str_same(const void *a, size_t len, const char *b)
-{
-    return strlen(b) == len && memcmp(a, b, len) == 0;
-}
-
-int str_number(const char *s, size_t len, uint64_t max, uint64_t *out)
-{
-    uint64_t v = 0;
-    if (len == 0 || len > 20)
-        return 0;
-    for (size_t i = 0; i < len; i++) {
-        unsigned digit = (unsigned)(s[i] - '0');
-        if (digit > 9 || v > (max - digit) / 10)
-            return 0;
-        v = v * 10 + digit;
-    }
-    *out = v;
-    return 1;
-}
-
-const char *str_find(const void *s, size_t len, char c)
-{
-    const char *p = s;
-    for (size_t i = 0; i < len; i++)
-        if (p[i] == c)
-            return p + i;
-    return NULL;
-}
-
-size_t str_digits(char *out, uint64_t value)
-{
-    out[0] = (char)('0' + value % 10);
-    return 1;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

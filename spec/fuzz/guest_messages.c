@@ -1,57 +1,14 @@
 /* Whatever a caller sends to pid 1: requests on a real socket, commands that are not really started. The
  * input is a row of datagrams, each behind two bytes of length. The guest's sources are part of this
- * file, since they live without a C library and its headers. */
+ * file. */
+#include "fuzz/guest.h"
+
 #include "guest/conn.c"
 #include "guest/errors.c"
 #include "guest/exec.c"
 #include "guest/loop.c"
 #include "guest/proc.c"
 #include "guest/tail.c"
-
-extern void *calloc(size_t n, size_t size);
-extern void *realloc(void *p, size_t n);
-extern void free(void *p);
-extern void abort(void);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-struct guest guest;
-
-void *mem_alloc(size_t n)
-{
-    return calloc(1, n + 1);
-}
-
-void mem_free(void *p)
-{
-    free(p);
-}
-
-void *mem_grow(void *p, size_t used, size_t n)
-{
-    (void)used;
-    return realloc(p, n);
-}
-
-int str_same(const void *a, size_t len, const char *b)
-{
-    return strlen(b) == len && memcmp(a, b, len) == 0;
-}
-
-const char *str_find(const void *s, size_t len, char c)
-{
-    const char *p = s;
-    for (size_t i = 0; i < len; i++)
-        if (p[i] == c)
-            return p + i;
-    return NULL;
-}
-
-char *str_put(char *to, const char *s)
-{
-    while ((*to = *s++) != '\0')
-        to++;
-    return to;
-}
 
 /* Every string must end where the kernel would look for its end. */
 static size_t touched;
@@ -89,6 +46,16 @@ int leaf_give(struct leaf *leaf)
     return 0;
 }
 
+void leaf_park(struct leaf *leaf)
+{
+    (void)leaf;
+}
+
+void leaf_close(const struct leaf *leaf)
+{
+    (void)leaf;
+}
+
 uint64_t tree_signal(struct proc *p, int sig)
 {
     (void)p;
@@ -111,6 +78,11 @@ void control_synced(void)
 
 void control_stop_check(void)
 {
+}
+
+uint64_t control_life_tick(void)
+{
+    return 0;
 }
 
 void worker_request(struct request *r)

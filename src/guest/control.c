@@ -2,6 +2,7 @@
 #include "conn.h"
 #include "mem.h"
 #include "proc.h"
+#include "str.h"
 #include "worker.h"
 
 enum { LEAVES_BACK = 4 }; /* given back at once: as many as come in their place */

@@ -2,6 +2,7 @@
 #include "mem.h"
 #include "proc.h"
 #include "spawn.h"
+#include "str.h"
 
 /* What the fields say. Strings point into the message, where string_of makes room for their zero: the
  * message can be searched by tag only before that. */

@@ -2,6 +2,7 @@
 #include "file.h"
 
 #include "mem.h"
+#include "str.h"
 
 struct job_file job;
 

@@ -1,6 +1,7 @@
 /* What the file API says about one file. */
 #include "file.h"
 #include "mem.h"
+#include "str.h"
 
 /* Names of ids already looked up: trees have few owners. */
 static struct {

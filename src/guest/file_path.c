@@ -2,6 +2,7 @@
  * taken out by name, before anything is looked up. */
 #include "file.h"
 #include "mem.h"
+#include "str.h"
 
 char *path_make(const struct sb_field_view *f)
 {

@@ -1,6 +1,7 @@
 /* Opening and writing: in place, appended, or whole beside the old file and then in its stead. */
 #include "file.h"
 #include "mem.h"
+#include "str.h"
 
 /* Where a write goes: the last name of the path, with the link behind it followed. */
 struct target {

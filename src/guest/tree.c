@@ -1,6 +1,7 @@
 /* All processes of one command: by its leaf group, else by a walk over its descendants. */
 #include "mem.h"
 #include "proc.h"
+#include "str.h"
 
 enum { WALK_ROUNDS = 32, LEAVES_LOW = 2, PARKED_MAX = 16 };
 

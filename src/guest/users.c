@@ -2,6 +2,7 @@
 
 #include "guest.h"
 #include "mem.h"
+#include "str.h"
 #include "sys.h"
 
 enum { FILE_MAX = 1 << 20 };

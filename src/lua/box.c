@@ -19,19 +19,42 @@ static struct sb_box *check(lua_State *L)
     return sb_lua_check_object(L, 1, &sb_box_type);
 }
 
+/* What an operation begins with. `data` are packed fields, or a message around them. */
+struct asked {
+    struct sb_box *box;
+    struct sb_mailbox *mailbox;
+    unsigned char *data;
+    size_t len;
+    struct sb_op **slot;
+};
+
+/* Takes the fields at `at`, for a message of `type` or (0) as they are. 0: the box was made before this process
+ * was forked, and that is pushed. */
+static int ask(lua_State *L, int at, uint16_t type, struct asked *a)
+{
+    a->box = check(L);
+    if (sb_lua_forked(L, a->box))
+        return 0;
+    a->mailbox = sb_lua_mailbox(L);
+    a->data =
+        type != 0 ? sb_lua_pack_message(L, at, type, &a->len) : sb_lua_pack_fields(L, at, &a->len);
+    a->slot = sb_lua_new_op(L);
+    return 1;
+}
+
+static int asked(lua_State *L, const struct asked *a, struct sb_op *op)
+{
+    *a->slot = op;
+    explicit_bzero(a->data, a->len);
+    return sb_lua_op_made(L, a->slot);
+}
+
 static int request(lua_State *L)
 {
-    struct sb_box *box = check(L);
-    uint16_t type = types[luaL_checkoption(L, 2, NULL, names)];
-    if (sb_lua_forked(L, box))
+    struct asked a;
+    if (!ask(L, 3, types[luaL_checkoption(L, 2, NULL, names)], &a))
         return 1;
-    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
-    size_t len;
-    unsigned char *msg = sb_lua_pack_message(L, 3, type, &len);
-    struct sb_op **slot = sb_lua_new_op(L);
-    *slot = sb_box_request(box, mailbox, msg, len, NULL, 0);
-    explicit_bzero(msg, len);
-    return sb_lua_op_made(L, slot);
+    return asked(L, &a, sb_box_request(a.box, a.mailbox, a.data, a.len, NULL, 0));
 }
 
 /* ---- exec, start, attach ---- */
@@ -66,14 +89,12 @@ static uint64_t ns_of(lua_Number seconds)
 /* exec(fields, { stdin, timeout, max_output, grace }): what is not said in fields is captured */
 static int exec(lua_State *L)
 {
-    struct sb_box *box = check(L);
     struct sb_exec_options options = {.max_output = OUTPUT_DEFAULT,
                                       .timeout_ns = SB_NEVER,
                                       .grace_ns = (uint64_t)(GRACE_DEFAULT * 1e9)};
+    struct asked a;
     luaL_checktype(L, 2, LUA_TTABLE);
     lua_settop(L, 3);
-    if (sb_lua_forked(L, box))
-        return 1;
     if (!lua_isnil(L, 3)) {
         luaL_checktype(L, 3, LUA_TTABLE);
         options.max_output = (size_t)number_option(L, 3, "max_output", OUTPUT_DEFAULT);
@@ -87,63 +108,44 @@ static int exec(lua_State *L)
                 return luaL_error(L, "exec: stdin: string expected");
         }
     }
-    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
     int in = has_field(L, 2, "in_mode"), out = has_field(L, 2, "out_mode"),
         err = has_field(L, 2, "err_mode");
-    size_t len;
-    unsigned char *msg = sb_lua_pack_message(L, 2, SB_C_EXEC, &len);
-    struct sb_op **slot = sb_lua_new_op(L);
+    if (!ask(L, 2, SB_C_EXEC, &a))
+        return 1;
     if (!in)
-        sb_lua_message_add(msg, &len, SB_F_IN_MODE,
+        sb_lua_message_add(a.data, &a.len, SB_F_IN_MODE,
                            options.input_len > 0 ? SB_IO_PIPE : SB_IO_NULL);
     if (!out)
-        sb_lua_message_add(msg, &len, SB_F_OUT_MODE, SB_IO_PIPE);
+        sb_lua_message_add(a.data, &a.len, SB_F_OUT_MODE, SB_IO_PIPE);
     if (!err)
-        sb_lua_message_add(msg, &len, SB_F_ERR_MODE, SB_IO_PIPE);
-    *slot = sb_exec(box, mailbox, msg, len, &options);
-    explicit_bzero(msg, len);
-    return sb_lua_op_made(L, slot);
-}
-
-static int begin(lua_State *L, uint16_t type,
-                 struct sb_op *(*what)(struct sb_box *, struct sb_mailbox *, unsigned char *,
-                                       size_t))
-{
-    struct sb_box *box = check(L);
-    if (sb_lua_forked(L, box))
-        return 1;
-    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
-    size_t len;
-    unsigned char *msg = sb_lua_pack_message(L, 2, type, &len);
-    struct sb_op **slot = sb_lua_new_op(L);
-    *slot = what(box, mailbox, msg, len);
-    explicit_bzero(msg, len);
-    return sb_lua_op_made(L, slot);
+        sb_lua_message_add(a.data, &a.len, SB_F_ERR_MODE, SB_IO_PIPE);
+    return asked(L, &a, sb_exec(a.box, a.mailbox, a.data, a.len, &options));
 }
 
 static int start(lua_State *L)
 {
-    return begin(L, SB_C_EXEC, sb_process_start);
+    struct asked a;
+    if (!ask(L, 2, SB_C_EXEC, &a))
+        return 1;
+    return asked(L, &a, sb_process_start(a.box, a.mailbox, a.data, a.len));
 }
 
 static int attach(lua_State *L)
 {
-    return begin(L, SB_C_ATTACH, sb_process_attach);
+    struct asked a;
+    if (!ask(L, 2, SB_C_ATTACH, &a))
+        return 1;
+    return asked(L, &a, sb_process_attach(a.box, a.mailbox, a.data, a.len));
 }
 
 /* ---- files ---- */
 
 static int open_file(lua_State *L, int file_op)
 {
-    struct sb_box *box = check(L);
-    if (sb_lua_forked(L, box))
+    struct asked a;
+    if (!ask(L, 2, 0, &a))
         return 1;
-    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
-    size_t len;
-    unsigned char *fields = sb_lua_pack_fields(L, 2, &len);
-    struct sb_op **slot = sb_lua_new_op(L);
-    *slot = sb_box_open_file(box, mailbox, file_op, fields, len);
-    return sb_lua_op_made(L, slot);
+    return asked(L, &a, sb_box_open_file(a.box, a.mailbox, file_op, a.data, a.len));
 }
 
 static int open_(lua_State *L)
@@ -151,52 +153,40 @@ static int open_(lua_State *L)
     return open_file(L, SB_FILE_OPEN);
 }
 
-static int begin_(lua_State *L)
+static int begin(lua_State *L)
 {
     return open_file(L, SB_FILE_BEGIN);
 }
 
 static int commit(lua_State *L)
 {
-    struct sb_box *box = check(L);
     struct sb_file *file = sb_lua_check_object(L, 2, &sb_file_type);
-    if (sb_lua_forked(L, box) || sb_lua_forked(L, file))
+    struct asked a;
+    if (sb_lua_forked(L, file) || !ask(L, 3, 0, &a))
         return 1;
-    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
-    size_t len;
-    unsigned char *fields = sb_lua_pack_fields(L, 3, &len);
-    struct sb_op **slot = sb_lua_new_op(L);
-    *slot = sb_box_commit(box, mailbox, file, fields, len);
-    return sb_lua_op_made(L, slot);
+    return asked(L, &a, sb_box_commit(a.box, a.mailbox, file, a.data, a.len));
 }
 
 static int read_all(lua_State *L)
 {
-    struct sb_box *box = check(L);
     lua_Number max = luaL_checknumber(L, 3);
+    struct asked a;
     luaL_argcheck(L, max >= 0, 3, "size expected");
-    if (sb_lua_forked(L, box))
+    if (!ask(L, 2, 0, &a))
         return 1;
-    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
-    size_t len;
-    unsigned char *fields = sb_lua_pack_fields(L, 2, &len);
-    struct sb_op **slot = sb_lua_new_op(L);
-    *slot = sb_box_read_all(box, mailbox, fields, len, max < 9e15 ? (size_t)max : (size_t)9e15);
-    return sb_lua_op_made(L, slot);
+    return asked(
+        L, &a,
+        sb_box_read_all(a.box, a.mailbox, a.data, a.len, max < 9e15 ? (size_t)max : (size_t)9e15));
 }
 
 static int write_all(lua_State *L)
 {
-    struct sb_box *box = check(L);
-    size_t len, data_len;
-    const char *data = sb_lua_check_bytes(L, 3, &data_len);
-    if (sb_lua_forked(L, box))
+    size_t len;
+    const char *data = sb_lua_check_bytes(L, 3, &len);
+    struct asked a;
+    if (!ask(L, 2, 0, &a))
         return 1;
-    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
-    unsigned char *fields = sb_lua_pack_fields(L, 2, &len);
-    struct sb_op **slot = sb_lua_new_op(L);
-    *slot = sb_box_write_all(box, mailbox, fields, len, data, data_len);
-    return sb_lua_op_made(L, slot);
+    return asked(L, &a, sb_box_write_all(a.box, a.mailbox, a.data, a.len, data, len));
 }
 
 /* ---- ports, facts ---- */
@@ -240,10 +230,10 @@ static int close(lua_State *L)
 }
 
 static const luaL_Reg methods[] = {
-    {"request", request},     {"exec", exec},    {"start", start},   {"attach", attach},
-    {"open", open_},          {"begin", begin_}, {"commit", commit}, {"read_all", read_all},
-    {"write_all", write_all}, {"dial", dial},    {"boot", boot},     {"epoch", epoch},
-    {"open_", is_open},       {"close", close},  {NULL, NULL},
+    {"request", request},     {"exec", exec},   {"start", start},   {"attach", attach},
+    {"open", open_},          {"begin", begin}, {"commit", commit}, {"read_all", read_all},
+    {"write_all", write_all}, {"dial", dial},   {"boot", boot},     {"epoch", epoch},
+    {"open_", is_open},       {"close", close}, {NULL, NULL},
 };
 static const struct sb_lua_class class = {
     .type = &sb_box_type, .name = "sandbar.NativeBox", .methods = methods};

@@ -22,7 +22,7 @@ int sb_loop_post_node(struct sb_post *post, struct sb_error *err);
     ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
 /* Starts a thread with every signal blocked. Returns an errno. */
-int sb_thread_start(pthread_t *thread, void *(*run)(void *), const char *name);
+int sb_thread_start(pthread_t *thread, void *(*run)(void *));
 /* Waits at most `seconds` for its end. */
 void sb_thread_join(pthread_t thread, int seconds);
 

@@ -229,15 +229,9 @@ static void leave_to_nobody(uint64_t ns)
         set_baton(ns);
 }
 
-/* Our thread's, after a turn: somebody who will likely wait again has got what he waited for. Comes
- * back when the loop is the thread's again. */
-static void stand_by(void)
+/* Our thread's, with the lock held: comes back when the loop is its own. */
+static void wait_for_baton(void)
 {
-    pthread_mutex_lock(&loop.lock);
-    if (loop.state == LOOP_RUNNING && loop.waiters <= 1) {
-        is_io_thread = 0;
-        leave_to_nobody(HOLD);
-    }
     while (!is_io_thread) {
         uint64_t count, now;
         pthread_mutex_unlock(&loop.lock);
@@ -255,6 +249,17 @@ static void stand_by(void)
         loop.driver = BY_THREAD;
         is_io_thread = 1;
     }
+}
+
+/* Our thread's, after a turn: somebody who will likely wait again has got what he waited for. */
+static void stand_by(void)
+{
+    pthread_mutex_lock(&loop.lock);
+    if (loop.state == LOOP_RUNNING && loop.waiters <= 1) {
+        is_io_thread = 0;
+        leave_to_nobody(HOLD);
+    }
+    wait_for_baton();
     pthread_mutex_unlock(&loop.lock);
 }
 
@@ -263,7 +268,10 @@ static void *run(void *arg)
     struct epoll_event events[EVENTS_PER_TURN];
     int stop = 0;
     (void)arg;
-    is_io_thread = 1;
+    pthread_setname_np(pthread_self(), "sandbar-io");
+    pthread_mutex_lock(&loop.lock);
+    wait_for_baton();
+    pthread_mutex_unlock(&loop.lock);
     while (!stop) {
         if (work_off())
             stand_by();
@@ -404,7 +412,7 @@ void sb_loop_drive(int (*over)(void *arg), void *arg, uint64_t deadline)
 
 /* ---- starting, stopping ---- */
 
-int sb_thread_start(pthread_t *thread, void *(*run_thread)(void *), const char *name)
+int sb_thread_start(pthread_t *thread, void *(*run_thread)(void *))
 {
     sigset_t all, old;
     pthread_attr_t attr;
@@ -418,8 +426,6 @@ int sb_thread_start(pthread_t *thread, void *(*run_thread)(void *), const char *
     error = pthread_create(thread, &attr, run_thread, NULL);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
-    if (error == 0)
-        pthread_setname_np(*thread, name);
     return error;
 }
 
@@ -457,9 +463,9 @@ static int start(struct sb_error *err)
         return sb_fail_errno(err, error, "start I/O thread", "cannot make the event descriptors");
     }
     loop.state = LOOP_RUNNING;
-    loop.driver = BY_THREAD;
     loop.baton_set = 0;
-    error = sb_thread_start(&loop.thread, run, "sandbar-io");
+    leave_to_nobody(HOLD); /* who asks first most likely waits at once */
+    error = sb_thread_start(&loop.thread, run);
     if (error != 0) {
         loop.state = LOOP_NONE;
         close_fds();

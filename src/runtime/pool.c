@@ -37,6 +37,7 @@ static void finish(struct sb_post *post)
 static void *run(void *arg)
 {
     (void)arg;
+    pthread_setname_np(pthread_self(), "sandbar-file");
     pthread_mutex_lock(&pool.lock);
     for (;;) {
         struct job *job = pool.head;
@@ -81,7 +82,7 @@ static int enqueue(struct job *job, struct sb_error *err)
     if (pool.stop) {
         error = sb_fail(err, SB_ERR_CLOSED, "the process is exiting");
     } else if (pool.idle == 0 && pool.started < POOL_THREADS) {
-        int sys = sb_thread_start(&pool.threads[pool.started], run, "sandbar-file");
+        int sys = sb_thread_start(&pool.threads[pool.started], run);
         if (sys == 0)
             pool.started++;
         else if (pool.started == 0)

@@ -253,4 +253,40 @@ def start(path):
     sandbar.assert(box:destroy())
     box:close()
   end)
+
+  -- destroy is answered before the mounts are dissolved, which takes the kernel longer than anything else of it.
+  it("keeps neither mounts nor processes of the sandboxes that are gone, many at once as well", function()
+    helper.need_root()
+    local root = helper.dir()
+    local sandboxes = helper.open { root = root }
+    local keep = sandbar.assert(sandboxes:create { id = "keep" })
+    local pid = supervisor_of(root)
+    local fns = {}
+    for i = 1, 12 do
+      sandbar.assert(sandboxes:create { id = "gone" .. i }):close()
+      fns[i] = function()
+        return sandboxes:destroy("gone" .. i)
+      end
+    end
+    for _, r in ipairs(sandbar.assert(sandbar.all(fns))) do
+      assert.is_true(r)
+    end
+    local ok, left = helper.eventually(function()
+      local found = {}
+      for fd, target in pairs(helper.proc.fds(pid)) do
+        if target:match("^mnt:") then
+          found[#found + 1] = fd .. " " .. target
+        end
+      end
+      for id, stat in pairs(helper.proc.all()) do
+        if stat.parent == pid and stat.state == "Z" then
+          found[#found + 1] = "zombie " .. id
+        end
+      end
+      return #found == 0, table.concat(found, ", ")
+    end)
+    assert.is_true(ok, left)
+    sandbar.assert(keep:destroy())
+    keep:close()
+  end)
 end)

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "conn.h"
+#include "dissolve.h"
 #include "slot.h"
 
 enum { BUCKETS = 1024 };
@@ -49,7 +50,7 @@ struct sb_box *sb_box_new(const char *id)
         return NULL;
     memcpy(b->rec.id, id, strlen(id) + 1);
     b->rec.range = -1;
-    b->guest.fd = b->proc.fd = b->owner.fd = b->group.dir = b->record = -1;
+    b->guest.fd = b->proc.fd = b->owner.fd = b->group.dir = b->record = b->mounts = -1;
     struct sb_box **at = bucket_of(id);
     b->next = *at;
     *at = b;
@@ -69,6 +70,7 @@ void sb_box_forget(struct sb_box *b)
     sb_loop_drop(&b->owner);
     sb_cgroup_remove(&b->group);
     sb_close(&b->record);
+    sb_dissolve(b->mounts);
     sb_birth_give(b->birth);
     sb_slot_reserve(b->rec.range, false);
     while (b->waiters != NULL) {

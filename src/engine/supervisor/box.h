@@ -37,6 +37,7 @@ struct sb_box {
     struct sb_list env;     /* only while booting */
     uint64_t clone_at;      /* likewise: pid 1's alone, once it has got it */
     int record;             /* its record's file, likewise; -1 after, and of resumed ones */
+    int mounts;             /* its mount namespace, from destroy on (dissolve.h); -1 */
     struct sb_waiter *waiters;
     enum sb_goal goal;
     int64_t step_due_ms; /* real time limit of hello or stop; 0: none */

@@ -13,6 +13,7 @@
 
 #include "box.h"
 #include "conn.h"
+#include "dissolve.h"
 #include "slot.h"
 #include "spare.h"
 #include "trash.h"
@@ -81,6 +82,9 @@ void sb_life_destroy(struct sb_box *b)
     snprintf(path, sizeof path, "%s/record", b->rec.id);
     if (!again)
         unlinkat(sup.boxes, path, 0);
+    /* Not with layers of the user's: whoever is told that it is gone may take them away. */
+    if (b->mounts < 0 && b->rec.rootfs == NULL)
+        b->mounts = sb_dissolve_hold(b->proc.fd);
     sb_guest_kill(b, NULL);
 }
 
@@ -181,7 +185,9 @@ void sb_life_ended(struct sb_box *b)
     sb_loop_drop(&b->guest);
     /* Everything in it has ended with pid 1. Removed last: its lock may be held for long by others. */
     struct sb_cgroup group = b->group;
+    int mounts = b->mounts;
     b->group = (struct sb_cgroup){.dir = -1};
+    b->mounts = -1;
     sb_slot_reserve(b->rec.range, false);
     if (b->birth != NULL)
         sb_slot_booted(b->rec.boot);
@@ -215,6 +221,7 @@ void sb_life_ended(struct sb_box *b)
         sb_box_settle(b, &why);
     }
     sb_cgroup_remove(&group);
+    sb_dissolve(mounts);
 }
 
 static void owner_ready(struct sb_source *src, uint32_t events)

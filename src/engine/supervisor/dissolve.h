@@ -1,0 +1,10 @@
+/* Dissolving a sandbox's mount namespace outside of everybody's way. */
+#ifndef SB_DISSOLVE_H
+#define SB_DISSOLVE_H
+
+/* The mount namespace of the process behind `pidfd`, so that its end does not dissolve it; -1: it will
+ * (too many are under way, or an older kernel). For sb_dissolve, which takes -1 as well. */
+int sb_dissolve_hold(int pidfd);
+void sb_dissolve(int fd);
+
+#endif

@@ -353,9 +353,11 @@ install: all
 		$(MAIN) > "$(DESTDIR)$(INST_BINDIR)/sandbar"
 	chmod 755 "$(DESTDIR)$(INST_BINDIR)/sandbar"
 
+# The program may have been replaced by another Lua version's.
 uninstall:
 	rm -rf "$(DESTDIR)$(INST_LUADIR)/sandbar" "$(DESTDIR)$(INST_LIBDIR)/sandbar"
-	rm -f "$(DESTDIR)$(INST_LUADIR)/sandbar.lua" "$(DESTDIR)$(INST_BINDIR)/sandbar"
+	rm -f "$(DESTDIR)$(INST_LUADIR)/sandbar.lua"
+	! grep -sqF '"$(INST_LUADIR)"' "$(DESTDIR)$(INST_BINDIR)/sandbar" || rm -f "$(DESTDIR)$(INST_BINDIR)/sandbar"
 
 # A source rock and an installation into build/rock, to see that it works.
 rock:

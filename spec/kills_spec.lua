@@ -2,6 +2,7 @@
 -- check: limit 600
 -- Processes killed at any moment: a sandbox's pid 1, the supervisor, the program, all of them in any order. Every
 -- call ends, with a result or a typed error, what it says is so, and nothing is left.
+local faults = require "spec.support.faults"
 local helper = require "spec.helper"
 local inside = require "spec.support.inside"
 local lfs = require "lfs"
@@ -10,52 +11,13 @@ local core = require "sandbar.core"
 local sandbar = require "sandbar"
 local wait = require "sandbar.wait"
 
-local PRELUDE = [[
-  local sandbar = require "sandbar"
-  local sandboxes = sandbar.assert(sandbar.open { root = (...), linger = 0 })
-  local function say(...) print(...) io.stdout:flush() end
-]]
+local PRELUDE = faults.PRELUDE
+local kill, supervisor, typed, with_root = faults.kill, faults.supervisor, faults.typed, faults.with_root
 
 describe("kill -9 of", function()
   helper.guard { seconds = 25 } -- a supervisor that its caller no longer needs waits for one 5 s
 
   local sandboxes = helper.open()
-
-  local function kill(pid)
-    local out, status = helper.shell("kill -9 " .. pid)
-    return status == 0, out
-  end
-
-  -- The state root's supervisor, or nil.
-  local function supervisor(root)
-    local pid = inside.supervisor(root or helper.root())
-    return pid and helper.proc.alive(pid) and pid or nil
-  end
-
-  local function typed(err, where)
-    assert.is_truthy(type(err) == "table" and err.kind and sandbar.errors[err.kind], ("%s: %s"):format(
-      where or "an error", tostring(err)))
-    assert.is_not.equal("Internal", err.kind, where)
-    return err.kind
-  end
-
-  -- A state root of its own with fn(root, provider), destroyed to the last sandbox afterwards.
-  local function with_root(fn)
-    local root = helper.dir("root")
-    helper.shell("chmod 700 " .. root)
-    local ok, why = pcall(fn, root, sandbar.assert(sandbar.open { root = root, linger = 0 }))
-    local own = sandbar.assert(sandbar.open { root = root, linger = 0 })
-    for _, info in ipairs(own:list { timeout = 20 } or {}) do
-      own:destroy(info.id, { timeout = 20 })
-    end
-    assert.is_truthy(helper.eventually(function()
-      return next(helper.proc.of_dir(root)) == nil
-    end, 15), "processes of the root are left" .. (ok and "" or "; " .. tostring(why)))
-    if not ok then
-      error(why, 0)
-    end
-    assert(helper.remove(root))
-  end
 
   describe("pid 1", function()
     it("fails what is open with typed errors, and the state says so with its cause", function()

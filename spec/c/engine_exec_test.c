@@ -522,15 +522,20 @@ static void pressure(void)
     passed("a peer that does not read fills a bounded queue, then Busy; what was queued arrives");
 }
 
+static struct sb_op *start_server(struct sb_box *box)
+{
+    unsigned char msg[256];
+    struct sb_packer p;
+    sb_pack_begin(&p, msg, sizeof msg, SB_C_EXEC, 0, 0);
+    sb_pack_str(&p, SB_F_ARG, "server");
+    return sb_process_start(box, mailbox, msg, p.len);
+}
+
 static void processes(void)
 {
     struct sb_box *box = box_begin();
-    unsigned char msg[256];
-    struct sb_packer p;
     struct sb_msg head;
-    sb_pack_begin(&p, msg, sizeof msg, SB_C_EXEC, 0, 0);
-    sb_pack_str(&p, SB_F_ARG, "server");
-    struct sb_op *op = sb_process_start(box, mailbox, msg, p.len);
+    struct sb_op *op = start_server(box);
     struct started s = start(7);
     struct sb_result *r = wait_for(mailbox, op);
     CHECK(r->error.kind == SB_OK && r->object != NULL && r->release != NULL);
@@ -567,12 +572,8 @@ static void processes(void)
 static void late_kill(void)
 {
     struct sb_box *box = box_begin();
-    unsigned char msg[256];
-    struct sb_packer p;
     struct sb_msg head;
-    sb_pack_begin(&p, msg, sizeof msg, SB_C_EXEC, 0, 0);
-    sb_pack_str(&p, SB_F_ARG, "server");
-    struct sb_op *op = sb_process_start(box, mailbox, msg, p.len);
+    struct sb_op *op = start_server(box);
     struct started s = start(0);
     struct sb_result *r = wait_for(mailbox, op);
     int old = fake.pid1;

@@ -15,6 +15,8 @@ enum { BUCKETS = 1024 };
 static struct {
     struct sb_box *bucket[BUCKETS];
     int count;
+    struct sb_box *stirred;
+    int keeping;
 } table;
 
 static struct sb_box **bucket_of(const char *id)
@@ -40,7 +42,48 @@ struct sb_box *sb_box_find(const char *id)
     struct sb_box *b = *bucket_of(id);
     while (b != NULL && strcmp(b->rec.id, id) != 0)
         b = b->next;
+    if (b != NULL)
+        sb_box_stir(b);
     return b;
+}
+
+void sb_box_stir(struct sb_box *b)
+{
+    if (b->stirred_at != NULL)
+        return;
+    table.keeping -= b->keeps_us;
+    b->keeps_us = false;
+    b->stirred_next = table.stirred;
+    b->stirred_at = &table.stirred;
+    if (table.stirred != NULL)
+        table.stirred->stirred_at = &b->stirred_next;
+    table.stirred = b;
+}
+
+void sb_box_rest(struct sb_box *b, bool keeps_us)
+{
+    if (b->stirred_at == NULL)
+        return;
+    *b->stirred_at = b->stirred_next;
+    if (b->stirred_next != NULL)
+        b->stirred_next->stirred_at = b->stirred_at;
+    b->stirred_next = NULL;
+    b->stirred_at = NULL;
+    b->keeps_us = keeps_us;
+    table.keeping += keeps_us;
+}
+
+int sb_box_keeping(void)
+{
+    return table.keeping;
+}
+
+void sb_box_each_stirred(void (*fn)(struct sb_box *, void *), void *arg)
+{
+    for (struct sb_box *b = table.stirred, *next; b != NULL; b = next) {
+        next = b->stirred_next;
+        fn(b, arg);
+    }
 }
 
 struct sb_box *sb_box_new(const char *id)
@@ -55,6 +98,7 @@ struct sb_box *sb_box_new(const char *id)
     b->next = *at;
     *at = b;
     table.count++;
+    sb_box_stir(b);
     return b;
 }
 
@@ -65,6 +109,8 @@ void sb_box_forget(struct sb_box *b)
         at = &(*at)->next;
     *at = b->next;
     table.count--;
+    sb_box_stir(b);
+    sb_box_rest(b, false);
     sb_loop_drop(&b->guest);
     sb_loop_drop(&b->proc);
     sb_loop_drop(&b->owner);

@@ -27,7 +27,9 @@ enum sb_goal { SB_GOAL_NONE, SB_GOAL_DESTROY, SB_GOAL_PAUSE };
 /* One sandbox, from the request that makes it until its directory is in the trash. Owned by the
  * table. Sources are registered only while there is a pid 1 (`guest`, `proc`) or an owner to watch. */
 struct sb_box {
-    struct sb_box *next; /* in its hash chain */
+    struct sb_box *next;                       /* in its hash chain */
+    struct sb_box *stirred_next, **stirred_at; /* see sb_box_stir; NULL: at rest */
+    bool keeps_us;                             /* at rest: the supervisor may not leave */
     struct sb_record rec;
     struct sb_source guest; /* control socket to pid 1 */
     struct sb_source proc;  /* pidfd of pid 1; SIGKILL and the end */
@@ -55,6 +57,13 @@ void sb_box_forget(struct sb_box *b); /* out of the table, everything released, 
 int sb_box_count(void);
 /* Iterates in no order; the callback may forget the box it is given. */
 void sb_box_each(void (*fn)(struct sb_box *, void *), void *arg);
+/* A tick (life.h) looks only at boxes that are stirred: new ones, found ones, those of which a source
+ * reports. Otherwise every event would cost a look at all there are. */
+void sb_box_stir(struct sb_box *b);
+void sb_box_each_stirred(void (*fn)(struct sb_box *, void *), void *arg);
+/* Nothing of it changes by itself but at its deadline. */
+void sb_box_rest(struct sb_box *b, bool keeps_us);
+int sb_box_keeping(void);               /* how many at rest keep us */
 int sb_box_dir(const struct sb_box *b); /* opens <root>/v1/s/<id> */
 bool sb_box_dir_exists(const struct sb_box *b);
 int sb_box_save(struct sb_box *b); /* writes the record */

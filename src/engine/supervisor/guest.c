@@ -24,6 +24,7 @@ void sb_guest_kill(struct sb_box *b, const char *cause)
         sb_failed(&b->why, "NotRunning", 0, "pid 1", "%s", cause);
     if (b->proc.fd < 0)
         return;
+    sb_box_stir(b);
     sb_loop_drop(&b->guest);
     b->dying = true;
     b->step_due_ms = sb_real_ms() + KILL_PATIENCE_MS;
@@ -180,6 +181,7 @@ static void guest_ready(struct sb_source *src, uint32_t events)
     struct sb_box *b = SB_OWNER(src, struct sb_box, guest);
     struct sb_wire_in in;
     (void)events;
+    sb_box_stir(b);
     for (int i = 0; i < PER_TURN && b->guest.fd >= 0; i++) {
         int rc = sb_wire_receive(b->guest.fd, &in, 0);
         if (rc == 0)

@@ -181,6 +181,7 @@ static void copied(struct sb_source *src, uint32_t events)
     struct sb_failure f;
     siginfo_t info = {0};
     (void)events;
+    sb_box_stir(b);
     waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
     sb_loop_drop(src);
     b->dying = false;

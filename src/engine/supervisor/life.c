@@ -23,6 +23,7 @@ enum { STOP_GRACE_MS = 1000, STOP_PATIENCE_MS = 10000, SWEEP_MS = 500 };
 int sb_life_set(struct sb_box *b, int64_t lifetime_ms, struct sb_failure *f)
 {
     const int64_t before[3] = {b->rec.lifetime_ms, b->rec.deadline_ms, b->rec.ends_ms};
+    sb_box_stir(b);
     b->rec.lifetime_ms = lifetime_ms;
     b->rec.deadline_ms = lifetime_ms > 0 ? sb_now_ms() + lifetime_ms : 0;
     b->rec.ends_ms = lifetime_ms > 0 ? sb_wall_ms() + lifetime_ms : 0;
@@ -127,6 +128,7 @@ static void synced(struct sb_source *src, uint32_t events)
     struct sb_box *b = SB_OWNER(src, struct sb_box, proc);
     siginfo_t info;
     (void)events;
+    sb_box_stir(b);
     waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
     sb_loop_drop(src);
     b->dying = false;
@@ -181,6 +183,7 @@ void sb_life_ended(struct sb_box *b)
     bool booting = b->rec.state == SB_BOX_CREATING, fresh = b->fresh;
     enum sb_goal goal = b->goal;
 
+    sb_box_stir(b);
     sb_loop_drop(&b->proc);
     sb_loop_drop(&b->guest);
     /* Everything in it has ended with pid 1. Removed last: its lock may be held for long by others. */
@@ -228,6 +231,7 @@ static void owner_ready(struct sb_source *src, uint32_t events)
 {
     (void)events;
     struct sb_box *b = SB_OWNER(src, struct sb_box, owner);
+    sb_box_stir(b);
     sb_loop_drop(src);
     sb_life_destroy(b);
 }
@@ -239,10 +243,18 @@ void sb_life_watch_owner(struct sb_box *b, int pidfd)
         sb_life_destroy(b);
 }
 
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 struct tick {
     int64_t now, due; /* real time */
     bool needed, answering;
 };
+
+/* No deadline of a box at rest is before it. */
+static int64_t rest_due_ms = INT64_MAX;
 
 static void expire(struct sb_box *b)
 {
@@ -284,18 +296,31 @@ static void tick_box(struct sb_box *b, void *arg)
         t->due = t->now; /* the box may be gone: look again at once */
         return;
     }
-    if (live && b->step_due_ms != 0 && b->step_due_ms < t->due)
-        t->due = b->step_due_ms;
-    if (live && b->rec.state == SB_BOX_RUNNING && b->rec.deadline_ms != 0 && end < t->due)
-        t->due = end;
-    if (live && !b->spare &&
-        (b->rec.state != SB_BOX_RUNNING || b->rec.owned || b->rec.deadline_ms != 0 || b->dying))
-        t->needed = true;
+    if (!live || b->rec.state != SB_BOX_RUNNING || b->rec.deadline_ms == 0)
+        end = INT64_MAX;
+    bool keeps_us =
+        live && !b->spare &&
+        (b->rec.state != SB_BOX_RUNNING || b->rec.owned || b->rec.deadline_ms != 0 || b->dying);
+    if (!live || (b->step_due_ms == 0 && !b->fresh && !b->dying)) {
+        rest_due_ms = earlier(rest_due_ms, end);
+        sb_box_rest(b, keeps_us);
+        return;
+    }
+    t->due = earlier(t->due, end);
+    if (b->step_due_ms != 0)
+        t->due = earlier(t->due, b->step_due_ms);
+    t->needed = t->needed || keeps_us;
 }
 
-static int64_t earlier(int64_t a, int64_t b)
+static void stir(struct sb_box *b, void *arg)
 {
-    return a < b ? a : b;
+    (void)arg;
+    sb_box_stir(b);
+}
+
+void sb_life_clock_moved(void)
+{
+    rest_due_ms = 0;
 }
 
 /* Without a linger we would be gone before the caller that started us has connected. */
@@ -313,8 +338,14 @@ int64_t sb_life_tick(void)
     static int64_t idle_since = -1, swept;
     static bool served; /* whoever started us has come */
     struct tick t = {sb_real_ms(), INT64_MAX, false, false};
-    sb_box_each(tick_box, &t);
+    if (rest_due_ms <= t.now) {
+        rest_due_ms = INT64_MAX;
+        sb_box_each(stir, NULL);
+    }
+    sb_box_each_stirred(tick_box, &t);
     answering = t.answering;
+    t.due = earlier(t.due, rest_due_ms);
+    t.needed = t.needed || sb_box_keeping() > 0;
     if (sb_cgroup_unswept() && t.now - swept >= SWEEP_MS) {
         sb_cgroup_sweep(NULL);
         swept = t.now;

@@ -6,6 +6,7 @@
 
 /* Does everything that is due and returns when (CLOCK_BOOTTIME, real) the next thing will be. */
 int64_t sb_life_tick(void);
-bool sb_life_answering(void); /* a create waits for its pid 1, as of the last tick */
+void sb_life_clock_moved(void); /* the test clock */
+bool sb_life_answering(void);   /* a create waits for its pid 1, as of the last tick */
 
 #endif

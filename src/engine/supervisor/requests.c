@@ -11,6 +11,7 @@
 #include "conn.h"
 #include "create.h"
 #include "import.h"
+#include "life.h"
 #include "slot.h"
 #include "sockets.h"
 #include "spare.h"
@@ -462,6 +463,7 @@ static int advance(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fai
     if (ms > SB_LIFETIME_MAX_MS)
         return sb_failed(f, "InvalidArgument", 0, "test clock", "too far");
     sup.clock_offset_ms += (int64_t)ms;
+    sb_life_clock_moved();
     int n = snprintf(text, sizeof text, "%lld %lld\n", (long long)sup.clock_offset_ms,
                      (long long)sup.grace_ms);
     if (sb_write_at(sup.v1, "test-clock", text, (size_t)n, 0600) < 0)

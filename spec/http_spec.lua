@@ -366,7 +366,7 @@ describe("http", function()
       local answer
       for i = 1, 4 do
         assert(wait.op(upload:write(("x"):rep(i)), 5))
-        answer = answer or http.answer(assert(wait.op(op, 5)))
+        answer = answer or assert(wait.finish(op, 5)) and http.answer(op)
         assert.equal(tostring(i), answer.body:read("l", { timeout = 5 }))
         times[i] = helper.now() - start - n
         wait.sleep(0.05)
@@ -385,7 +385,8 @@ describe("http", function()
         ops[i] = http.fetch(port, { path = "/drip/3/30", stream = true })
       end
       for i = 1, 100 do
-        local answer = http.answer(assert(wait.op(ops[i], 10)))
+        assert(wait.finish(ops[i], 10))
+        local answer = http.answer(ops[i])
         assert.equal("piece 1piece 2piece 3", answer.body:read("a", { timeout = 10 }))
       end
     end)
@@ -449,6 +450,29 @@ describe("http", function()
       -- What may be repeated is, when its connection turns out dead.
       assert(http.request(own, { path = "/second-dies" }, 10))
       assert.equal("first", assert(http.request(own, { path = "/second-dies" }, 10)).body)
+      own:close()
+    end)
+
+    it("leave nothing of a request to the next one, whatever kinds follow each other", function()
+      local own = http.port { port = number }
+      local plain = assert(http.request(own, { path = "/raw?0" }, 10)).body
+      local others = {
+        { path = "/raw?0", headers = { Cookie = "a=b", Accept = "x/y" } },
+        { path = "/status/200", method = "HEAD" },
+        { path = "/raw", method = "POST", body = "posted" },
+        { path = "/cut/length" },
+        { path = "/raw", method = "DELETE" },
+        { path = "/drip/2/1", stream = true },
+        { path = "/status/204" },
+      }
+      assert.matches("^GET /raw%?0 HTTP/1.1\r\nHost: localhost:%d+\r\n\r\n$", plain)
+      for i, other in ipairs(others) do
+        local answer = http.request(own, other, 10)
+        if other.stream then
+          assert.equal("piece 1piece 2", answer.body:read("a", { timeout = 10 }))
+        end
+        assert.equal(plain, assert(http.request(own, { path = "/raw?0" }, 10)).body, "after " .. i)
+      end
       own:close()
     end)
 
@@ -576,8 +600,10 @@ describe("http", function()
         local open = own:wait(10)
         wait.sleep(0.1)
         local _, stop = start_server(family .. closed)
-        assert.equal("late", http.answer(assert(wait.op(posted, 10))).body)
-        assert.equal(200, http.answer(assert(wait.op(got, 10))).status)
+        assert(wait.finish(posted, 10))
+        assert(wait.finish(got, 10))
+        assert.equal("late", http.answer(posted).body)
+        assert.equal(200, http.answer(got).status)
         assert(wait.op(open, 10))
         assert.equal(200, assert(http.request(own, { path = "/status/200" }, 10)).status)
         assert(http.wait(own, 1))

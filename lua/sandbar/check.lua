@@ -41,6 +41,12 @@ local SPOKEN = {
   callable = "function", list = "table", map = "table", readable = "file", secret = "string or secret", any = "value",
 }
 
+-- The type of Lua's that most values of one of the others are of: asked for first.
+local MOSTLY = {
+  size = "number", duration = "number", timeout = "number", callable = "function", list = "table",
+  map = "table", secret = "string",
+}
+
 local parsed = {}
 
 local function parse(types)
@@ -49,6 +55,7 @@ local function parse(types)
     p = { optional = types:sub(-1) == "?", tests = {} }
     local spoken = {}
     for word in types:gsub("%?$", ""):gmatch("[^|]+") do
+      p.plain = p.plain or MOSTLY[word] or not is[word] and word or nil
       p.tests[#p.tests + 1] = is[word] or function(v)
         return type(v) == word
       end
@@ -61,6 +68,9 @@ local function parse(types)
 end
 
 local function matches(p, v)
+  if type(v) == p.plain then
+    return true
+  end
   local tests = p.tests
   for i = 1, #tests do
     if tests[i](v) then
@@ -148,19 +158,16 @@ end
 local compiled = setmetatable({}, { __mode = "k" })
 
 local function compile(schema)
-  local made = compiled[schema]
-  if not made then
-    made = { known = {}, required = {} }
-    for key, types in pairs(schema) do
-      if types:sub(1, 1) == "!" then
-        made.required[#made.required + 1] = key
-      end
-      made.known[key] = parse((types:gsub("^!", "")))
+  local made = { known = {}, required = {} }
+  for key, types in pairs(schema) do
+    if types:sub(1, 1) == "!" then
+      made.required[#made.required + 1] = key
     end
-    table.sort(made.required)
-    compiled[schema] = made
+    made.known[key] = parse((types:gsub("^!", "")))
   end
-  return made.known, made.required
+  table.sort(made.required)
+  compiled[schema] = made
+  return made
 end
 
 --- Raises unless `opts` is nil or a table with the keys and types of `schema` ({ key = types }; options are
@@ -171,13 +178,14 @@ function check.options(fname, index, opts, schema, level)
     check.fail(fname, index, "table expected, got " .. type_name(opts), level)
   end
   opts = opts or {}
-  local known, required = compile(schema)
+  local made = compiled[schema] or compile(schema)
+  local known, required = made.known, made.required
   for key, value in pairs(opts) do
     local p = known[key]
     if p == nil then
       check.fail(fname, index, unknown(key, schema), level)
     end
-    if not matches(p, value) then
+    if type(value) ~= p.plain and not matches(p, value) then
       check.fail(fname, index, ("option '%s': %s expected, got %s"):format(key, p.spoken, type_name(value)), level)
     end
   end
@@ -230,6 +238,9 @@ check.TIMEOUT = { timeout = "timeout" }
 --- The `timeout` among the options of the call `op`: seconds, or false for none; nil and an error for a value
 --- with no meaning.
 function check.timeout(opts, op)
+  if opts.timeout == nil then
+    return false
+  end
   local timeout, err = duration.timeout(opts.timeout)
   if err then
     return nil, errors.from(err, op)

@@ -111,12 +111,6 @@ function http.headers(list)
   return setmetatable(headers, Headers)
 end
 
--- The head of an answer as it came: reason and headers. Folded lines belong to the one above.
-local function parse_head(head)
-  local reason, list = native.parse_head(head)
-  return reason, setmetatable(list, Headers)
-end
-
 local function bad(message)
   return nil, errors.new { kind = "InvalidArgument", message = message }
 end
@@ -136,7 +130,12 @@ local function add_line(lines, name, value)
   return true
 end
 
+local NO_LINES = {}
+
 local function header_lines(headers)
+  if headers == nil then
+    return NO_LINES
+  end
   local lines, names = {}, {}
   for i, pair in ipairs(headers) do
     if type(pair) ~= "table" then
@@ -191,14 +190,16 @@ end
 --- Starts a request: its operation, and what the body is written to when it comes in pieces. nil and an error
 --- when it cannot be one.
 function http.fetch(port, request)
-  local lines, err = header_lines(request.headers or {})
+  local lines, err = header_lines(request.headers)
   if not lines then
     return nil, err
   end
-  local patience
-  patience, err = duration.parse(request.wait or 0, "wait")
-  if not patience then
-    return nil, err
+  local patience = 0
+  if request.wait then
+    patience, err = duration.parse(request.wait, "wait")
+    if not patience then
+      return nil, err
+    end
   end
   local body, upload = request.body, nil
   if body ~= nil and type(body) ~= "string" and not core.is_secret(body) then
@@ -211,15 +212,16 @@ function http.fetch(port, request)
     request.stream or false, request.max_body or MAX_BODY, patience), upload
 end
 
---- The answer of a finished operation's result.
-function http.answer(r)
-  local reason, headers = parse_head(r.bytes2 or "")
-  return {
-    status = r.number,
-    reason = reason,
-    headers = headers,
-    body = r.object and stream.output("body", { native = r.object, mode = "pipe" }) or r.bytes or "",
-  }
+--- The answer of an operation that has ended, nil when it has failed.
+function http.answer(op)
+  local status, reason, headers, body, object = native.answer(op)
+  if not status then
+    return nil
+  end
+  if object then
+    body = stream.output("body", { native = object, mode = "pipe" })
+  end
+  return { status = status, reason = reason, headers = setmetatable(headers, Headers), body = body }
 end
 
 local function left(deadline)
@@ -280,12 +282,15 @@ function http.request(port, request, timeout, opname)
       return nil, err
     end
   end
-  local r
-  r, err = wait.op(op, left(deadline), opname)
-  if not r then
-    return nil, err
+  local done, early = wait.finish(op, left(deadline), opname)
+  if not done then
+    return nil, early
   end
-  return http.answer(r)
+  local answer = http.answer(op)
+  if not answer then
+    answer, err = wait.outcome(op, early, opname)
+  end
+  return answer, err
 end
 
 --- Waits until somebody listens. True, or nil and an error.

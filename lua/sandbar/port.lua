@@ -23,6 +23,10 @@ local TIMEOUT, timeout_of = check.TIMEOUT, check.timeout
 -- number, so that connections are used again, and never outlives the run.
 local function http_port(state, op, timeout)
   local to = state._link
+  local kept = to.ports and to.ports[state.number]
+  if kept and kept.box == to.box and kept.box:open_() then
+    return http, kept.object
+  end
   local box, err = to:native(timeout, op)
   if not box then
     return nil, errors.from(err, op)
@@ -59,7 +63,7 @@ function methods:fetch(request)
     return nil, err
   end
   local path = request.path or "/"
-  if path:sub(1, 1) ~= "/" or path:find("[%z\r\n ]") then
+  if not path:find("^/[^%z\r\n ]*$") then
     return nil, errors.new {
       kind = "InvalidArgument", op = "fetch",
       message = ("path: %q is not relative to the port (it begins with / and has no blanks)"):format(path),

@@ -195,19 +195,24 @@ local function suspend_for(op, timeout, opname, must_park)
   return true
 end
 
---- The result of an operation: r, or nil, an error and (where the operation got somewhere) a partial r.
---- A wait that ends early cancels the operation and waits for its end, which comes soon; what it still
---- achieved before that counts, so that nothing acquired is lost.
-function wait.op(op, timeout, opname)
+--- Waits until an operation has ended: true, and the error of a wait that ended early; or nil and an error.
+--- A wait that ends early cancels the operation and waits for its end, which comes soon.
+function wait.finish(op, timeout, opname)
   local limit, bad = duration.timeout(timeout)
   if bad then
     op:cancel()
     return nil, bad
   end
-  local _, early, refused = suspend_for(op, limit, opname)
-  if refused or not op:done() then
-    return nil, early
+  local done, early, refused = suspend_for(op, limit, opname)
+  if done or not refused and op:done() then
+    return true, early
   end
+  return nil, early
+end
+
+--- What an operation that finish() has waited for came to: r, or nil, an error and (where it got somewhere) a
+--- partial r. What it achieved before a wait ended early counts, so that nothing acquired is lost.
+function wait.outcome(op, early, opname)
   local ok, r, partial = op:result()
   if ok then
     return r
@@ -216,6 +221,15 @@ function wait.op(op, timeout, opname)
     return nil, early, partial
   end
   return nil, errors.from(r, opname), partial
+end
+
+--- Both.
+function wait.op(op, timeout, opname)
+  local done, early = wait.finish(op, timeout, opname)
+  if not done then
+    return nil, early
+  end
+  return wait.outcome(op, early, opname)
 end
 
 --- The bytes of a stream read: data, nil at the end, or nil and an error.

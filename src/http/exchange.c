@@ -278,17 +278,19 @@ static int on_seek(void *userp, curl_off_t offset, int origin)
     return CURL_SEEKFUNC_OK;
 }
 
-CURL *sb_exchange_new(struct sb_fetch *fetch)
+/* Nothing but a GET of a whole that may be sent again: its options fit the next one. */
+static int is_plain(const struct sb_fetch *fetch)
 {
-    struct sb_port *port = fetch->user.port;
-    struct sb_prepared *request = &fetch->request;
-    CURL *easy = sb_port_easy(port);
-    if (easy == NULL)
-        return NULL;
+    const struct sb_prepared *request = &fetch->request;
+    return sb_fetch_repeatable(fetch) && !fetch->dialled && !request->sends && !request->head &&
+           strcmp(request->method, "GET") == 0;
+}
+
+/* What is the same for all requests to the port. */
+static int set_common(CURL *easy, const struct sb_port *port)
+{
     CURLcode rc = CURLE_OK; /* whatever copies a string may fail */
-    rc |= curl_easy_setopt(easy, CURLOPT_URL, port->url);
-    rc |= curl_easy_setopt(easy, CURLOPT_REQUEST_TARGET, request->target);
-    rc |= curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request->method);
+    curl_easy_setopt(easy, CURLOPT_CURLU, port->address);
     rc |= curl_easy_setopt(easy, CURLOPT_PROXY, "");
     rc |= curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
 #if LIBCURL_VERSION_NUM >= 0x075500
@@ -298,30 +300,43 @@ CURL *sb_exchange_new(struct sb_fetch *fetch)
     rc |= curl_easy_setopt(easy, CURLOPT_PROTOCOLS,
                            port->place != NULL ? CURLPROTO_HTTP : CURLPROTO_HTTP | CURLPROTO_HTTPS);
 #endif
-    if (rc != CURLE_OK) {
-        curl_easy_cleanup(easy);
-        return NULL;
-    }
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, (long)RECEIVE);
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, request->headers);
     curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(easy, CURLOPT_HEADERDATA, fetch);
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_write);
-    curl_easy_setopt(easy, CURLOPT_WRITEDATA, fetch);
 #if LIBCURL_VERSION_NUM >= 0x075000
     curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION, on_request);
+#endif
+    if (port->place != NULL) {
+        curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, on_open);
+        curl_easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, on_sockopt);
+    }
+    return rc == CURLE_OK ? 0 : -1;
+}
+
+/* What a plain request has of its own. */
+static int set_own(CURL *easy, struct sb_fetch *fetch)
+{
+    const struct sb_port *port = fetch->user.port;
+    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, fetch->request.headers);
+    curl_easy_setopt(easy, CURLOPT_HEADERDATA, fetch);
+    curl_easy_setopt(easy, CURLOPT_WRITEDATA, fetch);
+#if LIBCURL_VERSION_NUM >= 0x075000
     curl_easy_setopt(easy, CURLOPT_PREREQDATA, fetch);
 #endif
     if (port->place != NULL) {
-        if (!port->resolved)
-            curl_easy_setopt(easy, CURLOPT_RESOLVE, port->resolve);
-        curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, on_open);
+        curl_easy_setopt(easy, CURLOPT_RESOLVE, port->resolved ? NULL : port->resolve);
         curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, fetch);
-        curl_easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, on_sockopt);
         curl_easy_setopt(easy, CURLOPT_SOCKOPTDATA, fetch);
     }
+    return curl_easy_setopt(easy, CURLOPT_REQUEST_TARGET, fetch->request.target) == CURLE_OK ? 0
+                                                                                             : -1;
+}
+
+static int set_others(CURL *easy, struct sb_fetch *fetch)
+{
+    const struct sb_prepared *request = &fetch->request;
     if (!sb_fetch_repeatable(fetch) || fetch->dialled)
         curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
     if (request->head) {
@@ -333,9 +348,37 @@ CURL *sb_exchange_new(struct sb_fetch *fetch)
         curl_easy_setopt(easy, CURLOPT_READDATA, fetch);
         curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, on_seek);
         curl_easy_setopt(easy, CURLOPT_SEEKDATA, fetch);
-    } else {
-        curl_easy_setopt(easy, CURLOPT_HTTPGET, 1L);
-        curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request->method);
+    }
+    return curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request->method) == CURLE_OK ? 0 : -1;
+}
+
+CURL *sb_exchange_new(struct sb_fetch *fetch)
+{
+    struct sb_port *port = fetch->user.port;
+    int kept = 0;
+    fetch->plain = is_plain(fetch);
+    CURL *easy = sb_port_easy(port, fetch->plain, &kept);
+    if (easy == NULL)
+        return NULL;
+    if ((!kept && set_common(easy, port) < 0) || set_own(easy, fetch) < 0 ||
+        (!fetch->plain && set_others(easy, fetch) < 0)) {
+        curl_easy_cleanup(easy);
+        return NULL;
     }
     return easy;
+}
+
+void sb_exchange_leave(struct sb_fetch *fetch, int whole)
+{
+    CURL *easy = fetch->transfer.easy;
+    if (easy == NULL)
+        return;
+    fetch->transfer.easy = NULL;
+    if (fetch->plain && whole) { /* the request's memory and secrets are the fetch's */
+        curl_easy_setopt(easy, CURLOPT_HTTPHEADER, NULL);
+        curl_easy_setopt(easy, CURLOPT_REQUEST_TARGET, NULL);
+    } else {
+        curl_easy_reset(easy);
+    }
+    sb_port_easy_done(fetch->user.port, easy, fetch->plain && whole);
 }

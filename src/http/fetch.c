@@ -28,20 +28,12 @@ static void launch(struct sb_fetch *fetch);
 
 /* ---- ending ---- */
 
-static void leave_curl(struct sb_fetch *fetch)
-{
-    if (fetch->transfer.easy == NULL)
-        return;
-    sb_port_easy_done(fetch->user.port, fetch->transfer.easy);
-    fetch->transfer.easy = NULL;
-}
-
 /* Answers whoever still waits, gives everything back. */
 static void end(struct sb_fetch *fetch, const struct sb_error *err)
 {
     struct sb_op *op = fetch->op;
     struct sb_queue *queue = fetch->queue;
-    leave_curl(fetch);
+    sb_exchange_leave(fetch, err == NULL);
     sb_timer_clear(&fetch->probe);
     if (fetch->dial != NULL)
         sb_dial_cancel(fetch->dial);
@@ -134,7 +126,7 @@ static void on_dialled(void *arg, int fd, const struct sb_error *err)
 static void refused(struct sb_fetch *fetch, const struct sb_error *err)
 {
     struct sb_port *port = fetch->user.port;
-    leave_curl(fetch);
+    sb_exchange_leave(fetch, 0);
     sb_pair_close(&fetch->pair);
     if (fetch->wait_until > sb_now() && !fetch->dialled) {
         fetch->dial =
@@ -286,7 +278,7 @@ static int start(struct sb_fetch *fetch, struct sb_port *port, const struct sb_r
 {
     if (port->object.generation != sb_generation())
         return sb_fail(err, SB_ERR_FORKED, "the port belongs to the parent process");
-    int rc = sb_prepare(&fetch->request, request, port->number, err);
+    int rc = sb_prepare(&fetch->request, request, port->number, port->lines, err);
     if (rc < 0)
         return rc;
     uint64_t now = sb_now();

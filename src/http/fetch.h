@@ -29,6 +29,7 @@ struct sb_fetch {
     struct sb_timer probe;
     uint64_t probe_after;
 
+    int plain;    /* the easy handle's options fit other requests */
     int requests; /* how often libcurl was about to send it */
     int pause;    /* CURLPAUSE_* in force */
     unsigned char *head;
@@ -45,6 +46,8 @@ struct sb_fetch {
 
 /* An easy handle that carries the request over the sockets of `fetch`; NULL: out of memory. */
 CURL *sb_exchange_new(struct sb_fetch *fetch);
+/* Gives it back, out of the multi handle; `whole`: the answer was. */
+void sb_exchange_leave(struct sb_fetch *fetch, int whole);
 /* What it means that libcurl ended with `code`, which is not CURLE_OK. */
 void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *err);
 /* The request body has more; called by its queue. */

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "http/core.h"
+#include "http/request.h"
 
 #define SURE 1000000000u /* ns */
 
@@ -48,6 +49,8 @@ int sb_http_init(struct sb_error *err)
 static void free_memory(struct sb_port *port)
 {
     curl_slist_free_all(port->resolve);
+    curl_slist_free_all(port->lines);
+    curl_url_cleanup(port->address);
     free(port->url);
     free(port);
 }
@@ -55,7 +58,7 @@ static void free_memory(struct sb_port *port)
 static void drop_curl(struct sb_port *port)
 {
     while (port->idle_count > 0)
-        curl_easy_cleanup(port->idle[--port->idle_count]);
+        curl_easy_cleanup(port->idle[--port->idle_count].easy);
     sb_multi_free(port->multi);
     port->multi = NULL;
 }
@@ -79,6 +82,22 @@ static void destroy(struct sb_object *object)
 
 const struct sb_object_type sb_port_type = {"port", destroy};
 
+/* What all requests have in common; `url` is taken over, NULL for want of memory. */
+static int set_address(struct sb_port *port, char *url, struct sb_error *err)
+{
+    port->url = url;
+    port->lines = sb_usual_lines(port->number);
+    port->address = curl_url();
+    if (url == NULL || port->lines == NULL || port->address == NULL)
+        return sb_fail_errno(err, ENOMEM, "memory", "out of memory");
+    CURLUcode rc = curl_url_set(port->address, CURLUPART_URL, url, 0);
+    if (rc == CURLUE_OUT_OF_MEMORY)
+        return sb_fail_errno(err, ENOMEM, "memory", "out of memory");
+    if (rc != CURLUE_OK)
+        return sb_fail(err, SB_ERR_INVALID_ARGUMENT, "%s is not an origin", url);
+    return 0;
+}
+
 static struct sb_port *new_port(struct sb_error *err)
 {
     struct sb_port *port = calloc(1, sizeof *port);
@@ -99,21 +118,23 @@ struct sb_port *sb_port_new(struct sb_place *place, uint16_t number, struct sb_e
         sb_place_unref(place);
         return NULL;
     }
-    char name[64], resolve[160];
-    /* Never looked up: the name only keeps libcurl from taking two ports for one. */
-    snprintf(name, sizeof name, "port-%lu.sandbar.invalid", atomic_fetch_add(&serial, 1) + 1);
+    char name[64], resolve[160], *url;
+    /* Never looked up: the name only keeps libcurl from taking two ports for one. Short, since libcurl
+     * prints it several times for each request. */
+    snprintf(name, sizeof name, "%lu.invalid", atomic_fetch_add(&serial, 1) + 1);
     snprintf(resolve, sizeof resolve, "%s:%u:127.0.0.1,[::1]", name, (unsigned)number);
+    port->number = number;
     port->resolve = curl_slist_append(NULL, resolve);
-    if (asprintf(&port->url, "http://%s:%u", name, (unsigned)number) < 0)
-        port->url = NULL;
-    if (port->resolve == NULL || port->url == NULL) {
-        sb_fail_errno(err, ENOMEM, "memory", "out of memory");
+    if (asprintf(&url, "http://%s:%u", name, (unsigned)number) < 0)
+        url = NULL;
+    if (set_address(port, url, err) < 0 || port->resolve == NULL) {
+        if (port->resolve == NULL)
+            sb_fail_errno(err, ENOMEM, "memory", "out of memory");
         free_memory(port);
         sb_place_unref(place);
         return NULL;
     }
     port->place = place;
-    port->number = number;
     return port;
 }
 
@@ -122,9 +143,7 @@ struct sb_port *sb_origin_new(const char *url, struct sb_error *err)
     struct sb_port *port = new_port(err);
     if (port == NULL)
         return NULL;
-    port->url = strdup(url);
-    if (port->url == NULL) {
-        sb_fail_errno(err, ENOMEM, "memory", "out of memory");
+    if (set_address(port, strdup(url), err) < 0) {
         free_memory(port);
         return NULL;
     }
@@ -183,19 +202,29 @@ int sb_port_multi(struct sb_port *port, struct sb_error *err)
     return port->multi != NULL ? 0 : -SB_ERR_INTERNAL;
 }
 
-CURL *sb_port_easy(struct sb_port *port)
+CURL *sb_port_easy(struct sb_port *port, int plain, int *kept)
 {
-    return port->idle_count > 0 ? port->idle[--port->idle_count] : curl_easy_init();
+    *kept = 0;
+    if (port->idle_count == 0)
+        return curl_easy_init();
+    unsigned last = port->idle_count - 1, at = last;
+    while (at > 0 && port->idle[at].plain != plain)
+        at--;
+    struct sb_idle idle = port->idle[at];
+    port->idle[at] = port->idle[last];
+    port->idle_count = last;
+    *kept = idle.plain && plain;
+    if (idle.plain && !plain)
+        curl_easy_reset(idle.easy);
+    return idle.easy;
 }
 
-void sb_port_easy_done(struct sb_port *port, CURL *easy)
+void sb_port_easy_done(struct sb_port *port, CURL *easy, int plain)
 {
-    if (port->closed || port->idle_count == SB_PORT_IDLE) {
+    if (port->closed || port->idle_count == SB_PORT_IDLE)
         curl_easy_cleanup(easy);
-        return;
-    }
-    curl_easy_reset(easy); /* forgets the request's secrets and our callbacks too */
-    port->idle[port->idle_count++] = easy;
+    else
+        port->idle[port->idle_count++] = (struct sb_idle){easy, plain};
 }
 
 struct sb_pair sb_port_take(struct sb_port *port, int sure)

@@ -17,6 +17,8 @@ struct sb_port {
     uint16_t number;        /* 0: an origin */
     struct sb_place *place; /* NULL: an origin */
     char *url;              /* scheme and authority; the authority of a port is a name of its own */
+    CURLU *address;         /* the same, parsed once */
+    struct curl_slist *lines;   /* the usual header lines */
     struct curl_slist *resolve; /* that name's two loopback addresses */
     /* [io] */
     struct sb_multi *multi; /* made by the first transfer */
@@ -25,7 +27,10 @@ struct sb_port {
     int resolved; /* the multi handle knows the two addresses by now, and never forgets them */
     int refilling, closed;
     struct sb_port_user *users; /* in flight */
-    CURL *idle[SB_PORT_IDLE];   /* easy handles for later transfers: cheaper than new ones */
+    struct sb_idle {
+        CURL *easy;
+        int plain;
+    } idle[SB_PORT_IDLE]; /* easy handles for later transfers: cheaper than new ones */
     unsigned idle_count;
 };
 
@@ -41,9 +46,10 @@ int sb_port_join(struct sb_port *port, struct sb_port_user *user,
 void sb_port_leave(struct sb_port_user *user);
 
 int sb_port_multi(struct sb_port *port, struct sb_error *err);
-/* An easy handle with nothing set, or NULL; and back, out of the multi handle. */
-CURL *sb_port_easy(struct sb_port *port);
-void sb_port_easy_done(struct sb_port *port, CURL *easy);
+/* An easy handle or NULL, with nothing set, or (*kept) with what the last plain request of this port
+ * left set, which only the next plain one may build on; and back, out of the multi handle. */
+CURL *sb_port_easy(struct sb_port *port, int plain, int *kept);
+void sb_port_easy_done(struct sb_port *port, CURL *easy, int plain);
 /* The spare pair, or an empty one. `sure`: only if the place ran a moment ago. A place that has
  * been frozen since still lets connections in, so what must not be sent into one asks again
  * after that moment. */

@@ -31,13 +31,35 @@ static int is(const struct sb_slice *line, size_t name, const char *what)
     return name == strlen(what) && strncasecmp(line->data, what, name) == 0;
 }
 
+static int append(struct curl_slist **list, const char *line)
+{
+    struct curl_slist *longer = curl_slist_append(*list, line);
+    if (longer == NULL)
+        return -1;
+    *list = longer;
+    return 0;
+}
+
 static int add_line(struct sb_prepared *out, const char *line)
 {
-    struct curl_slist *list = curl_slist_append(out->headers, line);
-    if (list == NULL)
-        return -1;
-    out->headers = list;
-    return 0;
+    return append(&out->own, line);
+}
+
+/* First of all lines wherever the caller put his: libcurl writes it right below the request line. */
+static int append_host(struct curl_slist **list, uint16_t port)
+{
+    char host[32];
+    snprintf(host, sizeof host, "Host: localhost:%u", (unsigned)port);
+    return append(list, host);
+}
+
+struct curl_slist *sb_usual_lines(uint16_t port)
+{
+    struct curl_slist *list = NULL;
+    if ((port == 0 || append_host(&list, port) == 0) && append(&list, "Accept:") == 0)
+        return list;
+    curl_slist_free_all(list);
+    return NULL;
 }
 
 static int no_memory(struct sb_error *err)
@@ -121,11 +143,23 @@ static int take_target(struct sb_prepared *out, const struct sb_slice *target, s
     return out->target != NULL ? 0 : no_memory(err);
 }
 
-static int prepare(struct sb_prepared *out, const struct sb_request *request, uint16_t port,
-                   struct sb_error *err)
+/* What follows from the method. */
+static void judge(struct sb_prepared *out, const struct sb_request *request)
 {
     static const char *const idempotent[] = {"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"};
     static const char *const bodied[] = {"POST", "PUT", "PATCH"};
+    out->sends = request->has_body || request->upload != NULL;
+    for (size_t i = 0; i < sizeof bodied / sizeof *bodied; i++)
+        out->sends |=
+            strcmp(out->method, bodied[i]) == 0; /* an empty one: many servers want a length */
+    for (size_t i = 0; i < sizeof idempotent / sizeof *idempotent; i++)
+        out->idempotent |= strcmp(out->method, idempotent[i]) == 0;
+    out->head = strcmp(out->method, "HEAD") == 0;
+}
+
+static int prepare(struct sb_prepared *out, const struct sb_request *request, uint16_t port,
+                   struct curl_slist *usual, struct sb_error *err)
+{
     struct seen seen = {0};
     int rc;
     if (!is_token(request->method.data, request->method.len) || request->method.len > 64)
@@ -138,32 +172,26 @@ static int prepare(struct sb_prepared *out, const struct sb_request *request, ui
     rc = take_target(out, &request->target, err);
     if (rc < 0)
         return rc;
+    judge(out, request);
+    out->upload_len = -1;
+    if (request->header_count == 0 && !out->sends) {
+        out->headers = usual;
+        return 0;
+    }
     if (port != 0) {
-        /* First of all lines wherever the caller put it: libcurl writes it right below the
-         * request line. */
-        char host[32];
-        snprintf(host, sizeof host, "Host: localhost:%u", (unsigned)port);
         int own = 0;
         for (size_t i = 0; i < request->header_count; i++)
             own |= request->headers[i].len >= 5 &&
                    strncasecmp(request->headers[i].data, "host:", 5) == 0;
-        if (!own && add_line(out, host) < 0)
+        if (!own && append_host(&out->own, port) < 0)
             return no_memory(err);
     }
-    out->upload_len = -1;
     for (size_t i = 0; i < request->header_count; i++) {
         rc = take_line(out, &request->headers[i], &seen, err);
         if (rc < 0)
             return rc;
     }
 
-    out->sends = request->has_body || request->upload != NULL;
-    for (size_t i = 0; i < sizeof bodied / sizeof *bodied; i++)
-        out->sends |=
-            strcmp(out->method, bodied[i]) == 0; /* an empty one: many servers want a length */
-    for (size_t i = 0; i < sizeof idempotent / sizeof *idempotent; i++)
-        out->idempotent |= strcmp(out->method, idempotent[i]) == 0;
-    out->head = strcmp(out->method, "HEAD") == 0;
     if (out->head && (request->upload != NULL || request->body.len > 0))
         return sb_fail(err, SB_ERR_UNSUPPORTED, "a HEAD request has no body");
     if (request->upload == NULL) {
@@ -181,18 +209,19 @@ static int prepare(struct sb_prepared *out, const struct sb_request *request, ui
     } else if (!seen.length && add_line(out, "Transfer-Encoding: chunked") < 0) {
         return no_memory(err);
     }
-    /* Lines libcurl would add by itself. */
+    /* Lines libcurl would add by itself, the second to long bodies. */
     if ((!seen.accept && add_line(out, "Accept:") < 0) ||
-        (!seen.expect && add_line(out, "Expect:") < 0))
+        (!seen.expect && out->sends && add_line(out, "Expect:") < 0))
         return no_memory(err);
+    out->headers = out->own;
     return 0;
 }
 
 int sb_prepare(struct sb_prepared *out, const struct sb_request *request, uint16_t port,
-               struct sb_error *err)
+               struct curl_slist *usual, struct sb_error *err)
 {
     *out = (struct sb_prepared){0};
-    int rc = prepare(out, request, port, err);
+    int rc = prepare(out, request, port, usual, err);
     if (rc < 0)
         sb_prepared_free(out);
     return rc;
@@ -200,9 +229,9 @@ int sb_prepare(struct sb_prepared *out, const struct sb_request *request, uint16
 
 void sb_prepared_free(struct sb_prepared *prepared)
 {
-    for (struct curl_slist *line = prepared->headers; line != NULL; line = line->next)
+    for (struct curl_slist *line = prepared->own; line != NULL; line = line->next)
         explicit_bzero(line->data, strlen(line->data));
-    curl_slist_free_all(prepared->headers);
+    curl_slist_free_all(prepared->own);
     free(prepared->method);
     free(prepared->target);
     free(prepared->body);

@@ -9,7 +9,8 @@
 struct sb_prepared {
     char *method;
     char *target;
-    struct curl_slist *headers;
+    struct curl_slist *headers; /* `own`, or the port's */
+    struct curl_slist *own;
     unsigned char *body;
     size_t body_len;
     curl_off_t upload_len; /* of a streamed body; -1: chunked */
@@ -18,9 +19,14 @@ struct sb_prepared {
     int idempotent;        /* by its method */
 };
 
-/* InvalidArgument (or Unsupported: an upgrade), with nothing held. `port`: for the Host line. */
+/* The header lines of a request without any of its own. `port`: for the Host line, 0 without. NULL: out
+ * of memory. */
+struct curl_slist *sb_usual_lines(uint16_t port);
+
+/* InvalidArgument (or Unsupported: an upgrade), with nothing held. `usual`: what sb_usual_lines made for
+ * this port; outlives `out`. */
 int sb_prepare(struct sb_prepared *out, const struct sb_request *request, uint16_t port,
-               struct sb_error *err);
+               struct curl_slist *usual, struct sb_error *err);
 void sb_prepared_free(struct sb_prepared *prepared); /* wipes: header values may be secrets */
 
 #endif

@@ -28,11 +28,11 @@ static struct handle *to_handle(lua_State *L, int i)
     return is_class ? h : NULL;
 }
 
+/* `class` is one. */
 static int is_instance(lua_State *L, int i, int class)
 {
-    if (to_handle(L, i) == NULL)
+    if (lua_type(L, i) != LUA_TUSERDATA || !lua_getmetatable(L, i))
         return 0;
-    lua_getmetatable(L, i);
     int same = lua_rawequal(L, -1, class);
     lua_pop(L, 1);
     return same;

@@ -86,28 +86,42 @@ static int take_line(lua_State *L, const char *line, const char *end, int n)
     return n;
 }
 
-/* parse_head(head) -> reason, { { name, value }, ... } */
-static int parse_head(lua_State *L)
+/* Pushes the reason and { { name, value }, ... }. */
+static void push_head(lua_State *L, const char *at, size_t len)
 {
-    size_t len;
-    const char *at = luaL_checklstring(L, 1, &len), *last = at + len, *newline;
-    int n = 0;
-    lua_settop(L, 1);
+    const char *last = at + len, *newline;
+    int n = 0, first = 1;
     for (; at < last && (newline = memchr(at, '\n', (size_t)(last - at))) != NULL;
          at = newline + 1) {
         const char *end = newline > at && newline[-1] == '\r' ? newline - 1 : newline;
-        if (lua_gettop(L) > 1) {
-            n = take_line(L, at, end, n);
-        } else {
+        if (first) {
             push_reason(L, at, end);
             lua_newtable(L);
+        } else {
+            n = take_line(L, at, end, n);
         }
+        first = 0;
     }
-    if (lua_gettop(L) == 1) {
+    if (first) {
         lua_pushliteral(L, "");
         lua_newtable(L);
     }
-    return 2;
+}
+
+/* answer(op) -> status, reason, headers, bytes [, object]; nothing when it has failed */
+static int answer(lua_State *L)
+{
+    struct sb_result *r = sb_lua_op_result(L, 1);
+    if (r == NULL)
+        return 0;
+    lua_settop(L, 1);
+    lua_pushinteger(L, (lua_Integer)r->number);
+    push_head(L, (const char *)r->bytes2, r->bytes2 != NULL ? r->bytes2_len : 0);
+    lua_pushlstring(L, (const char *)r->bytes, r->bytes != NULL ? r->bytes_len : 0);
+    free(r->bytes);
+    r->bytes = NULL;
+    sb_lua_push_object(L, &r->object);
+    return 5;
 }
 
 /* Pushes the object, or nil and the error. */
@@ -164,7 +178,10 @@ static const struct sb_slice *check_lines(lua_State *L, int arg, size_t *count)
     luaL_checktype(L, arg, LUA_TTABLE);
     size_t n = lua_rawlen(L, arg);
     luaL_argcheck(L, n <= MAX_LINES, arg, "too many header lines");
-    struct sb_slice *lines = sb_lua_newuserdata(L, (n + 1) * sizeof *lines, 0);
+    *count = n;
+    if (n == 0)
+        return NULL;
+    struct sb_slice *lines = sb_lua_newuserdata(L, n * sizeof *lines, 0);
     for (size_t i = 0; i < n; i++) {
         lua_rawgeti(L, arg, (int)i + 1);
         lines[i].data =
@@ -172,7 +189,6 @@ static const struct sb_slice *check_lines(lua_State *L, int arg, size_t *count)
         luaL_argcheck(L, lines[i].data != NULL, arg, "a header line is neither string nor secret");
         lua_pop(L, 1);
     }
-    *count = n;
     return lines;
 }
 
@@ -391,8 +407,8 @@ static void pin(void)
 }
 
 static const luaL_Reg functions[] = {
-    {"sha256", sha256},     {"port", new_port},         {"origin", new_origin},
-    {"upload", new_upload}, {"parse_head", parse_head}, {NULL, NULL},
+    {"sha256", sha256},     {"port", new_port}, {"origin", new_origin},
+    {"upload", new_upload}, {"answer", answer}, {NULL, NULL},
 };
 
 __attribute__((visibility("default"))) int luaopen_sandbar_http(lua_State *L);

@@ -32,6 +32,10 @@ int sb_lua_push_error(lua_State *L, const struct sb_error *err);
 struct sb_op **sb_lua_new_op(lua_State *L);
 int sb_lua_op_made(lua_State *L, struct sb_op **slot);
 
+/* What the operation at `arg` came to, for one who makes his own of it: taken out and set to NULL or freed
+ * with the operation. NULL: it has failed, or not ended, or its result was taken before. */
+struct sb_result *sb_lua_op_result(lua_State *L, int arg);
+
 /* The state's one mailbox, renewed when the process has forked. Not a new reference. */
 struct sb_mailbox *sb_lua_mailbox(lua_State *L);
 
@@ -91,7 +95,8 @@ unsigned char *sb_lua_pack_fields(lua_State *L, int i, size_t *len);
 /* ---- for a second C module: what of the above it may use, see runtime/api.h ---- */
 /* clang-format off */
 #define SB_LUA_API_FUNCTIONS(X)                                                                    \
-    X(sb_lua_push_error) X(sb_lua_new_op) X(sb_lua_op_made) X(sb_lua_mailbox) X(sb_lua_forked)     \
+    X(sb_lua_push_error) X(sb_lua_new_op) X(sb_lua_op_made) X(sb_lua_op_result)                    \
+    X(sb_lua_mailbox) X(sb_lua_forked)                                                             \
     X(sb_lua_register) X(sb_lua_push_object) X(sb_lua_push_ref) X(sb_lua_check_object)             \
     X(sb_lua_test_object) X(sb_lua_push_release) X(sb_lua_check_release) X(sb_lua_tobytes)         \
     X(sb_lua_check_bytes) X(sb_lua_new_scratch)

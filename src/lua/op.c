@@ -12,11 +12,14 @@ struct lua_op {
     int spent; /* op:bytes() gave the bytes away */
 };
 
+static const char key; /* of the metatable in the registry, by address: quicker than its name */
+
 struct sb_op **sb_lua_new_op(lua_State *L)
 {
     struct lua_op *o = sb_lua_newuserdata(L, sizeof *o, 1);
     *o = (struct lua_op){NULL, 0, 0};
-    luaL_setmetatable(L, NAME);
+    sb_lua_rawgetp(L, LUA_REGISTRYINDEX, &key);
+    lua_setmetatable(L, -2);
     return &o->op;
 }
 
@@ -42,11 +45,24 @@ int sb_lua_forked(lua_State *L, const void *object)
     return sb_lua_op_made(L, slot);
 }
 
+static struct lua_op *check_at(lua_State *L, int arg)
+{
+    struct lua_op *o = lua_touserdata(L, arg);
+    int same = 0;
+    if (o != NULL && lua_getmetatable(L, arg)) {
+        sb_lua_rawgetp(L, LUA_REGISTRYINDEX, &key);
+        same = lua_rawequal(L, -1, -2);
+        lua_pop(L, 2);
+    }
+    if (!same)
+        sb_lua_typeerror(L, arg, NAME);
+    luaL_argcheck(L, o != NULL && o->op != NULL, arg, "an operation that was never made");
+    return o;
+}
+
 static struct lua_op *check(lua_State *L)
 {
-    struct lua_op *o = luaL_checkudata(L, 1, NAME);
-    luaL_argcheck(L, o->op != NULL, 1, "an operation that was never made");
-    return o;
+    return check_at(L, 1);
 }
 
 /* One of another process generation will not be completed any more. */
@@ -151,7 +167,9 @@ static void move_fields(lua_State *L, struct sb_result *r)
 
 static void push_result(lua_State *L, struct sb_result *r)
 {
-    lua_newtable(L);
+    lua_createtable(L, 0,
+                    (r->fields != NULL) + (r->bytes != NULL) + (r->bytes2 != NULL) + r->has_number +
+                        (r->object != NULL) + (r->release != NULL) + (r->fd >= 0));
     move_fields(L, r);
     move_bytes(L, "bytes", &r->bytes, r->bytes_len);
     move_bytes(L, "bytes2", &r->bytes2, r->bytes2_len);
@@ -212,6 +230,15 @@ static int op_result(lua_State *L)
     sb_lua_push_error(L, &r->error);
     lua_pushvalue(L, -3);
     return 3;
+}
+
+struct sb_result *sb_lua_op_result(lua_State *L, int arg)
+{
+    struct lua_op *o = check_at(L, arg);
+    if (!sb_op_done(o->op) || o->taken || o->spent || sb_op_result(o->op)->error.kind != SB_OK)
+        return NULL;
+    o->spent = 1;
+    return sb_op_result(o->op);
 }
 
 static int op_bytes(lua_State *L)
@@ -279,6 +306,8 @@ void sb_lua_open_op(lua_State *L)
         {"await", op_await},   {NULL, NULL},
     };
     sb_lua_new_metatable(L, NAME, meta, methods);
+    luaL_getmetatable(L, NAME);
+    sb_lua_rawsetp(L, LUA_REGISTRYINDEX, &key);
     lua_pushcfunction(L, timer);
     lua_setfield(L, -2, "timer");
 }

@@ -110,6 +110,7 @@ extern const struct sb_core_api *sb_api; /* the client's own, set when it is ope
 #define sb_lua_push_error sb_api->lua->sb_lua_push_error
 #define sb_lua_new_op sb_api->lua->sb_lua_new_op
 #define sb_lua_op_made sb_api->lua->sb_lua_op_made
+#define sb_lua_op_result sb_api->lua->sb_lua_op_result
 #define sb_lua_mailbox sb_api->lua->sb_lua_mailbox
 #define sb_lua_forked sb_api->lua->sb_lua_forked
 #define sb_lua_register sb_api->lua->sb_lua_register

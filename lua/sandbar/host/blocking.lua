@@ -10,6 +10,7 @@ local blocking = { name = "blocking", waits = scheduler.waits, stepping = false 
 local LONGEST = 1 -- seconds of one poll
 
 local main = context.new()
+local waits = scheduler.waits
 
 local FOREIGN = "this coroutine was started inside a task by something that does not pass waits on; "
   .. "run it with sandbar.wrap or sandbar.resume"
@@ -25,7 +26,10 @@ end
 
 --- True, or nil and the way out.
 function blocking.can_wait()
-  local ctx, foreign = scheduler.context()
+  local ctx, foreign
+  if scheduler.count > 0 then -- else nobody is inside of a task
+    ctx, foreign = scheduler.context()
+  end
   if ctx then
     if core.isyieldable() == false then
       return nil, UNYIELDABLE
@@ -69,8 +73,12 @@ end
 
 --- Is there nothing but the main program? What it waits for needs no scheduling then.
 function blocking.alone()
-  scheduler.take_abandoned()
-  return scheduler.quiet() and not main.frame and not main.cancelled and not blocking.stepping
+  local states = core.abandoned()
+  if states then
+    scheduler.abandoned(states) -- may start tasks
+  end
+  return scheduler.count == 0 and next(waits) == nil and scheduler.interruption == nil and not main.frame
+    and not main.cancelled and not blocking.stepping
 end
 
 --- Waits for one operation as long as the main program is alone: true when it is done, false at the deadline,

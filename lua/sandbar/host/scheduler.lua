@@ -122,11 +122,6 @@ function scheduler.idle()
   return first > last and #later == 0
 end
 
---- There is no task, and nobody waits for anything.
-function scheduler.quiet()
-  return scheduler.count == 0 and next(waits) == nil and scheduler.interruption == nil
-end
-
 -- Runs what is ready until `stop`. A task leaves the queue after it ran, not before: when an interrupt
 -- raises out of here, it is resumed once too often (parking allows for that), never lost.
 local function run_ready(stop)
@@ -145,18 +140,13 @@ local function run_ready(stop)
   return true
 end
 
---- Takes in what the collector has let go; that may start tasks.
-function scheduler.take_abandoned()
+--- Takes in what has happened and runs every task that can go on, until `stop` (core.now clock) if given.
+function scheduler.turn(stop)
+  scheduler.drain()
   local states = core.abandoned()
   if states then
     scheduler.abandoned(states)
   end
-end
-
---- Takes in what has happened and runs every task that can go on, until `stop` (core.now clock) if given.
-function scheduler.turn(stop)
-  scheduler.drain()
-  scheduler.take_abandoned()
   if later[1] then
     for _, ctx in ipairs(later) do
       make_ready(ctx)

@@ -59,22 +59,26 @@ static void died(struct sb_box *b, bool rebooted)
     sb_box_save(b);
 }
 
-static void watch_again(struct sb_box *b, int dir, int pidfd)
+/* A process of an earlier supervisor: from here on the sandbox ends when it does. Takes the pidfd. */
+static bool hold(struct sb_box *b, int pidfd)
 {
+    sb_autofd int own = fcntl(pidfd, F_DUPFD_CLOEXEC, SB_FD_END);
     sb_slot_reserve(b->rec.range, true);
     sb_cgroup_open(&b->group, b->rec.group, sb_slot_root(b->rec.range));
-    if (sb_loop_add(&b->proc, pidfd, EPOLLIN, sb_boot_proc_ready) < 0) {
-        died(b, false);
-        return;
-    }
+    if (sb_loop_add(&b->proc, pidfd, EPOLLIN, sb_boot_proc_ready) == 0)
+        return true;
+    /* What cannot be watched must not go on. */
+    pidfd_send_signal(own, SIGKILL, NULL, 0);
+    return false;
+}
+
+static void watch_again(struct sb_box *b, int dir)
+{
     int control = reach(dir);
-    if (control < 0 || sb_guest_attach(b, control) < 0) {
+    if (control >= 0 && sb_guest_attach(b, control) == 0)
+        b->step_due_ms = sb_real_ms() + HELLO_AGAIN_MS;
+    else if (!is_over(b)) /* else the next tick ends it by its lifetime */
         sb_guest_kill(b, "it does not answer a new supervisor");
-        return;
-    }
-    b->step_due_ms = sb_real_ms() + HELLO_AGAIN_MS;
-    if (b->rec.owned)
-        sb_life_watch_owner(b, sb_ident_open(&b->rec.owner));
 }
 
 static void drop_dir(struct sb_box *b)
@@ -83,19 +87,28 @@ static void drop_dir(struct sb_box *b)
     sb_box_forget(b);
 }
 
+/* A pause or resume under way when its supervisor died ends as paused; a create as nothing. */
+static void finish(struct sb_box *b, bool creating)
+{
+    b->goal = creating ? SB_GOAL_DESTROY : SB_GOAL_PAUSE;
+    b->rec.state = SB_BOX_STOPPING;
+    sb_guest_kill(b, NULL);
+}
+
 static void adopt(const char *id, int dir)
 {
     struct sb_record rec;
     struct stat st;
     int rc = fstatat(dir, "record", &st, AT_SYMLINK_NOFOLLOW);
+    bool none = rc < 0 ? errno == ENOENT : st.st_size == 0;
     int64_t noted_pid;
     if (!sb_id_valid(id, strlen(id)))
         return; /* none of ours */
     sb_autofd int noted = sb_note_open(dir, &noted_pid);
-    if (rc < 0 ? errno == ENOENT : st.st_size == 0) {
+    if (none) {
         if (noted >= 0)
             pidfd_send_signal(noted, SIGKILL, NULL, 0);
-        sb_trash_put(sup.boxes, id); /* a create that got no further than its directory */
+        sb_trash_put(sup.boxes, id); /* a create or the end of a destruction */
         return;
     }
     struct sb_box *b = sb_box_new(id);
@@ -111,23 +124,31 @@ static void adopt(const char *id, int dir)
     }
     bool same_boot = strcmp(b->rec.host_boot, sup.host_boot) == 0;
     int pidfd = same_boot ? sb_ident_open(&b->rec.pid1) : -1;
+    int owner = same_boot && b->rec.owned ? sb_ident_open(&b->rec.owner) : -1;
     enum sb_state state = b->rec.state;
-    if (state == SB_BOX_RUNNING && pidfd >= 0) {
-        watch_again(b, dir, pidfd);
-        return;
+    if (pidfd < 0) {
+        b->rec.range = -1;
+        b->rec.group[0] = '\0';
+        if (noted >= 0) /* of a resume: the record does not know it yet */
+            pidfd = fcntl(noted, F_DUPFD_CLOEXEC, SB_FD_END);
     }
-    /* A create or resume under way when its supervisor died. */
-    if (noted >= 0)
-        pidfd_send_signal(noted, SIGKILL, NULL, 0);
-    if (pidfd >= 0)
-        pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
-    sb_close(&pidfd);
-    b->rec.range = -1;
-    bool unwanted = b->rec.owned || (same_boot && b->rec.destroy_on_expiry && is_over(b));
-    if (state == SB_BOX_CREATING || (state == SB_BOX_RUNNING && unwanted))
+    bool live = pidfd >= 0 && hold(b, pidfd);
+    bool over = same_boot && b->rec.destroy_on_expiry && is_over(b);
+    if (live && state == SB_BOX_RUNNING) {
+        watch_again(b, dir);
+    } else if (live) {
+        finish(b, state == SB_BOX_CREATING);
+    } else if (state == SB_BOX_CREATING || (state == SB_BOX_RUNNING && over) ||
+               (b->rec.owned && owner < 0)) {
+        sb_close(&owner);
         drop_dir(b);
-    else if (state == SB_BOX_RUNNING)
+        return;
+    } else if (state == SB_BOX_RUNNING) {
         died(b, !same_boot);
+    }
+    /* Whatever state it is in: it goes with its owner. */
+    if (b->rec.owned)
+        sb_life_watch_owner(b, owner);
 }
 
 static const char *wanted_name;
@@ -195,6 +216,7 @@ void sb_adopt_all(void)
     each_entry(sup.boxes, adopt);
     each_entry(sup.prepared, throw_away);
     sb_cgroup_sweep(group_used);
+    sb_cgroup_sweep_deserted();
     sb_template_prune(base_used);
     sb_import_prune(base_used);
 }

@@ -1,5 +1,6 @@
 /* Control groups of sandboxes. Layout below the v2 mount: <top>/self holds the supervisor,
- * <top>/<random> a sandbox's pid 1 and file workers, <top>/<random>/<n> one command's tree. */
+ * <top>/<random> a sandbox's pid 1 and file workers, <top>/<random>/<n> one command's tree. Whoever
+ * holds a shared lock on <top> uses it; whoever gets an exclusive one may remove it. */
 #include "cgroup.h"
 
 #include <dirent.h>
@@ -8,12 +9,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "loop.h"
 #include "mounts.h"
+
+enum { TAKE_TRIES = 5, SWEEP_SECONDS = 2 };
 
 static struct {
     int root, top;
@@ -53,6 +57,33 @@ static int put_at(int dir, const char *name, const char *text)
     return fd < 0 || write(fd, text, strlen(text)) < 0 ? -1 : 0;
 }
 
+static int open_group(int dir, const char *name)
+{
+    return sb_lift(openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+static bool make(int dir, const char *name)
+{
+    return mkdirat(dir, name, 0755) == 0 || errno == EEXIST;
+}
+
+/* Our own, made and locked. One that somebody removed before we had the lock takes no "self". */
+static int take_top(void)
+{
+    for (int i = 0; i < TAKE_TRIES; i++) {
+        int fd = make(cg.root, sup.top_name) ? open_group(cg.root, sup.top_name) : -1;
+        if (fd < 0 && errno != ENOENT)
+            return -1;
+        alarm(SWEEP_SECONDS); /* whoever holds it exclusively is about to remove it */
+        int rc = fd >= 0 ? flock(fd, LOCK_SH) : -1;
+        alarm(0);
+        if (rc == 0 && make(fd, "self"))
+            return fd;
+        sb_close(&fd);
+    }
+    return -1;
+}
+
 void sb_cgroup_start(void)
 {
     if (sup.mode != SB_MODE_ROOT)
@@ -60,16 +91,69 @@ void sb_cgroup_start(void)
     cg.root = find_root();
     if (cg.root < 0)
         return;
-    if ((mkdirat(cg.root, sup.top_name, 0755) == 0 || errno == EEXIST))
-        cg.top = sb_lift(openat(cg.root, sup.top_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    cg.top = take_top();
     /* cgroup.kill came with Linux 5.14: without it the leaves are of no use. */
     if (cg.top < 0 || faccessat(cg.top, "cgroup.kill", W_OK, 0) < 0) {
         sb_close(&cg.top);
         sb_close(&cg.root);
         return;
     }
-    if (mkdirat(cg.top, "self", 0755) == 0 || errno == EEXIST)
-        put_at(cg.top, "self/cgroup.procs", "0");
+    put_at(cg.top, "self/cgroup.procs", "0");
+}
+
+static void each_group(int dir, void (*fn)(int dir, const char *name))
+{
+    int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = copy >= 0 ? fdopendir(copy) : NULL;
+    if (d == NULL) {
+        sb_close(&copy);
+        return;
+    }
+    for (struct dirent *e; (e = readdir(d)) != NULL;)
+        if (e->d_type == DT_DIR && e->d_name[0] != '.')
+            fn(dir, e->d_name);
+    closedir(d);
+}
+
+static void remove_leaf(int dir, const char *name)
+{
+    unlinkat(dir, name, AT_REMOVEDIR);
+}
+
+static void remove_with_leaves(int dir, const char *name)
+{
+    sb_autofd int group = open_group(dir, name);
+    if (group >= 0)
+        each_group(group, remove_leaf);
+    unlinkat(dir, name, AT_REMOVEDIR);
+}
+
+static bool ours_by_name(const char *name)
+{
+    static const char prefix[] = "sandbar-";
+    size_t n = sizeof prefix - 1;
+    return strncmp(name, prefix, n) == 0 && strlen(name) == n + 16 &&
+           strspn(name + n, "0123456789abcdef") == 16;
+}
+
+static void remove_deserted(int dir, const char *name)
+{
+    if (!ours_by_name(name))
+        return;
+    sb_autofd int group = open_group(dir, name);
+    if (group < 0 || flock(group, LOCK_EX | LOCK_NB) < 0)
+        return;
+    sb_autofree char *events = sb_read_at(group, "cgroup.events", 4096, NULL);
+    if (events == NULL || strstr(events, "populated 0") == NULL)
+        return;
+    each_group(group, remove_with_leaves);
+    unlinkat(dir, name, AT_REMOVEDIR);
+}
+
+void sb_cgroup_sweep_deserted(void)
+{
+    if (cg.top >= 0)
+        each_group(cg.root, remove_deserted);
 }
 
 void sb_cgroup_leave(void)
@@ -257,32 +341,32 @@ bool sb_cgroup_unswept(void)
     return cg.unswept;
 }
 
+static bool (*still_kept)(
+    const char *name); /* during a sweep; NULL: all that are not marked dead */
+
+static void sweep_one(int top, const char *name)
+{
+    char path[300];
+    if (strcmp(name, "self") == 0)
+        return;
+    snprintf(path, sizeof path, "%s/dead", name);
+    bool dead = unlinkat(top, path, AT_REMOVEDIR) == 0;
+    if (!dead && (still_kept == NULL || still_kept(name)))
+        return;
+    snprintf(path, sizeof path, "%s/cgroup.kill", name);
+    put_at(top, path, "1");
+    if (remove_group(name, SB_LEAVES_MAX) < 0) {
+        snprintf(path, sizeof path, "%s/dead", name);
+        mkdirat(top, path, 0755);
+        cg.unswept = true;
+    }
+}
+
 void sb_cgroup_sweep(bool (*kept)(const char *name))
 {
     if (cg.top < 0)
         return;
-    int dup = openat(cg.top, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = dup >= 0 ? fdopendir(dup) : NULL;
-    if (d == NULL) {
-        sb_close(&dup);
-        return;
-    }
     cg.unswept = false;
-    for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        char path[300];
-        if (e->d_type != DT_DIR || e->d_name[0] == '.' || strcmp(e->d_name, "self") == 0)
-            continue;
-        snprintf(path, sizeof path, "%s/dead", e->d_name);
-        bool dead = unlinkat(cg.top, path, AT_REMOVEDIR) == 0;
-        if (!dead && (kept == NULL || kept(e->d_name)))
-            continue;
-        snprintf(path, sizeof path, "%s/cgroup.kill", e->d_name);
-        put_at(cg.top, path, "1");
-        if (remove_group(e->d_name, SB_LEAVES_MAX) < 0) {
-            snprintf(path, sizeof path, "%s/dead", e->d_name);
-            mkdirat(cg.top, path, 0755);
-            cg.unswept = true;
-        }
-    }
-    closedir(d);
+    still_kept = kept;
+    each_group(cg.top, sweep_one);
 }

@@ -38,5 +38,8 @@ void sb_cgroup_remove(struct sb_cgroup *g);
  * root for which kept(name) is false. */
 void sb_cgroup_sweep(bool (*kept)(const char *name));
 bool sb_cgroup_unswept(void);
+/* Removes the groups of other state roots that hold no process and that no supervisor uses: their roots
+ * may be gone, and with them everybody who would. */
+void sb_cgroup_sweep_deserted(void);
 
 #endif

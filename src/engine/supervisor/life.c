@@ -48,20 +48,28 @@ void sb_life_remove(struct sb_box *b)
     }
 }
 
+/* Those who asked for one thing. */
+static struct sb_waiter *take_waiters(struct sb_box *b, uint16_t type)
+{
+    struct sb_waiter *list = b->waiters, *taken = NULL;
+    b->waiters = NULL;
+    while (list != NULL) {
+        struct sb_waiter *w = list, **to = w->type == type ? &taken : &b->waiters;
+        list = w->next;
+        w->next = *to;
+        *to = w;
+    }
+    return taken;
+}
+
 static void remove_and_forget(struct sb_box *b)
 {
     sb_life_remove(b);
     if (b->rec.state == SB_BOX_FAILED && sb_box_dir_exists(b))
         return;
     /* Who waited for something else than its end learns that there is no such sandbox. */
-    struct sb_waiter *list = b->waiters, *rest = NULL;
-    b->waiters = NULL;
-    while (list != NULL) {
-        struct sb_waiter *w = list, **to = w->type == SB_S_DESTROY ? &b->waiters : &rest;
-        list = w->next;
-        w->next = *to;
-        *to = w;
-    }
+    struct sb_waiter *destroyers = take_waiters(b, SB_S_DESTROY), *rest = b->waiters;
+    b->waiters = destroyers;
     sb_box_settle(b, NULL);
     b->waiters = rest;
     struct sb_failure f;
@@ -119,7 +127,12 @@ static void paused(struct sb_box *b)
     b->rec.state = SB_BOX_PAUSED;
     b->rec.kept_disk = true;
     sb_box_save(b);
+    struct sb_waiter *resumers = take_waiters(b, SB_S_RESUME);
     sb_box_settle(b, NULL);
+    b->waiters = resumers;
+    struct sb_failure f;
+    if (resumers != NULL && sb_boot_resume(b, &f) < 0)
+        sb_box_settle(b, &f);
 }
 
 /* The syncing process takes pid 1's place as what the sandbox waits for. */
@@ -298,9 +311,9 @@ static void tick_box(struct sb_box *b, void *arg)
     }
     if (!live || b->rec.state != SB_BOX_RUNNING || b->rec.deadline_ms == 0)
         end = INT64_MAX;
-    bool keeps_us =
-        live && !b->spare &&
-        (b->rec.state != SB_BOX_RUNNING || b->rec.owned || b->rec.deadline_ms != 0 || b->dying);
+    bool keeps_us = b->owner.fd >= 0 ||
+                    (live && !b->spare &&
+                     (b->rec.state != SB_BOX_RUNNING || b->rec.deadline_ms != 0 || b->dying));
     if (!live || (b->step_due_ms == 0 && !b->fresh && !b->dying)) {
         rest_due_ms = earlier(rest_due_ms, end);
         sb_box_rest(b, keeps_us);
@@ -356,7 +369,7 @@ int64_t sb_life_tick(void)
     t.due = earlier(t.due, sb_spare_due_ms());
 
     int64_t now = sb_now_ms();
-    if (t.needed || sb_conn_count() > 0 || sb_trash_busy()) {
+    if (t.needed || sb_conn_count() > 0 || sb_trash_busy() || sb_cgroup_unswept()) {
         idle_since = -1;
         served |= sb_conn_count() > 0;
     } else {

@@ -384,8 +384,12 @@ static int resume(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
     switch (b->rec.state) {
     case SB_BOX_CREATING:
         return wait_for(b, c, in, f);
-    case SB_BOX_STOPPING:
-        return sb_failed(f, "Busy", 0, "resume", "sandbox %s is being paused", b->rec.id);
+    case SB_BOX_STOPPING: /* once it is paused: maybe on our own account, see adopt.c */
+        if (wait_for(b, c, in, f) < 0)
+            return -1;
+        if (ms != UINT64_MAX)
+            b->rec.lifetime_ms = (int64_t)ms;
+        return 0;
     case SB_BOX_RUNNING:
         if (ms != UINT64_MAX) {
             if (sb_life_set(b, (int64_t)ms, f) < 0)

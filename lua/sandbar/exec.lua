@@ -174,7 +174,8 @@ function Run:poll(s)
   return true
 end
 
--- Gives the command more of its input. The source may wait; it is not asked once the command has ended.
+-- Gives the command more of its input. The source may wait; it is not asked once the command has ended. True when it
+-- gave an empty piece and is to be asked again.
 function Run:feed()
   local stdin = self.stdin
   if not stdin then
@@ -201,7 +202,9 @@ function Run:feed()
     self.stdin = nil
   elseif type(chunk) ~= "string" then
     error(("the stdin function gave a %s instead of a string"):format(type(chunk)), 0)
-  elseif chunk ~= "" then
+  elseif chunk == "" then
+    return true
+  else
     self.write_op = stdin:write(chunk)
   end
 end
@@ -220,7 +223,7 @@ function Run:loop()
   while true do
     local more = self:poll(self.out)
     more = self:poll(self.err) or more
-    self:feed()
+    more = self:feed() or more
     local now = core.now()
     if self.exit_op:done() then
       exit_at = exit_at or now

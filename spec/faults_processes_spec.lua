@@ -351,6 +351,19 @@ describe("faults of processes", function()
       end)
     end)
 
+    it("is asked for again after an empty piece, whatever the command does meanwhile", function()
+      with_box(function(box)
+        local n = 0
+        local r = sandbar.assert(box:exec({ "cat" }, { timeout = 20, stdin = function()
+          n = n + 1
+          return n <= 9 and (n % 3 == 0 and tostring(n) or "") or nil
+        end }))
+        assert.equal("369", r.stdout)
+        local _, err = box:exec({ "sleep", "60" }, { timeout = 0.2, stdin = function() return "" end })
+        assert.equal("ExecTimedOut", err.kind)
+      end)
+    end)
+
     it("may be left unread by the command, and the host lives", function()
       with_box(function(box)
         local r = sandbar.assert(quick(5, box.exec, box, { "head", "-c", "1" }, { stdin = ("x"):rep(10485760) }))
@@ -412,6 +425,49 @@ describe("faults of processes", function()
           assert.equal("up", sandbar.assert(p.stdout:read("l", { timeout = 10 })))
           sandbar.assert(p:kill { signal = "KILL" })
         end
+      end)
+    end)
+  end)
+
+  describe("a program that holds up whatever starts beside it", function()
+    -- What is stopped between its start and its execve has pid 1's memory, and pid 1 stands still for it.
+    it("by stopping it holds up nobody else", function()
+      with_box(function(box)
+        local stopper = sandbar.assert(box:start({ "python3", "-c", [[
+import os
+print("ready", flush=True)
+while True: os.kill(-1, 19)]] }, { user = "root" }))
+        assert.equal("ready", stopper.stdout:read("l", { timeout = 20 }))
+        for _ = 1, 200 do -- some of them at the wrong moment
+          local p, why = box:start({ "true" }, { timeout = 20 })
+          assert.is_true(p ~= nil or why.code == "ETIMEDOUT", tostring(why))
+        end
+        assert.is_table(sandbar.assert(box:processes { timeout = 20 }))
+        for _ = 1, 20 do -- more than may work at once for one caller
+          local data, why = box.files:read("/etc/hostname", { timeout = 20 })
+          assert.is_true(data ~= nil or why.kind == "OutcomeUnknown", tostring(why))
+        end
+      end)
+    end)
+
+    it("by a lease on its file holds up others for some seconds only", function()
+      with_box(function(box)
+        local holder = sandbar.assert(box:start({ "python3", "-c", [[
+import fcntl, os, shutil, signal
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+shutil.copy("/bin/true", "held")
+fcntl.fcntl(os.open("held", os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("ready", flush=True)
+signal.pause()]] }))
+        assert.equal("ready", holder.stdout:read("l", { timeout = 20 }))
+        local p, err
+        local took = helper.timed(function()
+          p, err = box:start({ "./held" }, { timeout = 40 })
+        end)
+        assert.is_nil(p)
+        assert.equal("ETIMEDOUT", err.code)
+        assert.is_true(took < 20)
+        assert.equal("x", sandbar.assert(box:exec({ "echo", "-n", "x" }, { timeout = 20 })).stdout)
       end)
     end)
   end)

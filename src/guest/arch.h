@@ -5,10 +5,10 @@
 
 #include <stddef.h>
 
-/* sys_spawn(flags, fn, arg): clone(2) without a new stack, as vfork does: the child runs fn(arg) below
- * the frame of its parent, which stands still until the child has replaced its image or is gone. fn
- * never returns. The child branches away inside the assembly, so that the compiler never sees a call
- * that returns twice and cannot share a stack slot between the two. */
+/* sys_spawn(flags, stack, tid, fn, arg): clone(2); the child runs fn(arg) on a stack of its own, which ends
+ * at `stack`, in the memory of its parent (CLONE_VM). tid is for CLONE_CHILD_CLEARTID. fn never returns.
+ * The child branches away inside the assembly, so that the compiler never sees a call that returns twice
+ * and cannot share a stack slot between the two. */
 
 #if defined(__x86_64__)
 
@@ -25,32 +25,32 @@ static inline long sys_call(long n, long a, long b, long c, long d, long e, long
     return ret;
 }
 
-#define SYS_CHILD_PART           \
-    "test %%rax, %%rax\n\t"      \
-    "jnz 1f\n\t"                 \
-    "lea -256(%%rsp), %%rsp\n\t" \
-    "and $-16, %%rsp\n\t"        \
-    "xor %%ebp, %%ebp\n\t"       \
-    "mov %%r13, %%rdi\n\t"       \
-    "call *%%r12\n\t"            \
-    "ud2\n"                      \
+#define SYS_CHILD_PART      \
+    "test %%rax, %%rax\n\t" \
+    "jnz 1f\n\t"            \
+    "and $-16, %%rsp\n\t"   \
+    "xor %%ebp, %%ebp\n\t"  \
+    "mov %%r13, %%rdi\n\t"  \
+    "call *%%r12\n\t"       \
+    "ud2\n"                 \
     "1:"
 
-static inline long sys_spawn(long flags, void (*fn)(void *), void *arg)
+static inline long sys_spawn(long flags, void *stack, int *tid, void (*fn)(void *), void *arg)
 {
-    register long r10 __asm__("r10") = 0;
+    register int *r10 __asm__("r10") = tid;
     register long r8 __asm__("r8") = 0;
     register void (*r12)(void *) __asm__("r12") = fn;
     register void *r13 __asm__("r13") = arg;
     long ret;
     __asm__ volatile("syscall\n\t" SYS_CHILD_PART
                      : "=a"(ret)
-                     : "a"(56L), "D"(flags), "S"(0L), "d"(0L), "r"(r10), "r"(r8), "r"(r12), "r"(r13)
+                     : "a"(56L), "D"(flags), "S"(stack), "d"(0L), "r"(r10), "r"(r8), "r"(r12),
+                       "r"(r13)
                      : "rcx", "r11", "memory");
     return ret;
 }
 
-/* The same with clone3(args, size), where args name no stack. */
+/* The same with clone3(args, size), where args name stack and tid. */
 static inline long sys_spawn3(void *args, size_t size, void (*fn)(void *), void *arg)
 {
     register void (*r12)(void *) __asm__("r12") = fn;
@@ -85,23 +85,22 @@ static inline long sys_call(long n, long a, long b, long c, long d, long e, long
     return x0;
 }
 
-#define SYS_CHILD_PART     \
-    "cbnz x0, 1f\n\t"      \
-    "sub sp, sp, #256\n\t" \
-    "mov x29, xzr\n\t"     \
-    "mov x0, x20\n\t"      \
-    "blr x19\n\t"          \
-    "brk #0\n"             \
+#define SYS_CHILD_PART \
+    "cbnz x0, 1f\n\t"  \
+    "mov x29, xzr\n\t" \
+    "mov x0, x20\n\t"  \
+    "blr x19\n\t"      \
+    "brk #0\n"         \
     "1:"
 
-static inline long sys_spawn(long flags, void (*fn)(void *), void *arg)
+static inline long sys_spawn(long flags, void *stack, int *tid, void (*fn)(void *), void *arg)
 {
     register long x8 __asm__("x8") = 220;
     register long x0 __asm__("x0") = flags;
-    register long x1 __asm__("x1") = 0;
+    register void *x1 __asm__("x1") = stack;
     register long x2 __asm__("x2") = 0;
     register long x3 __asm__("x3") = 0;
-    register long x4 __asm__("x4") = 0;
+    register int *x4 __asm__("x4") = tid;
     register void (*x19)(void *) __asm__("x19") = fn;
     register void *x20 __asm__("x20") = arg;
     __asm__ volatile("svc 0\n\t" SYS_CHILD_PART

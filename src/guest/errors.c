@@ -62,6 +62,8 @@ const char *text_of_errno(int err)
         return "on another file system";
     case EBUSY:
         return "in use";
+    case ETIMEDOUT:
+        return "it was held up, and ended";
     case ESTALE:
         return "the tree was moved meanwhile";
     default:

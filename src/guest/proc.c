@@ -227,12 +227,14 @@ void proc_reap(void)
     for (;;) {
         struct sys_rusage usage = {0};
         int status = 0;
-        long pid = SYS4(__NR_wait4, -1, &status, WNOHANG | WALL, &usage);
+        long pid = SYS4(__NR_wait4, -1, &status, WNOHANG | WSTOPPED | WALL, &usage);
         if (pid == -EINTR)
             continue;
         if (pid <= 0)
             break;
-        if (pid == guest.syncing)
+        if ((status & 0xff) == 0x7f)
+            worker_stopped((int)pid);
+        else if (pid == guest.syncing)
             control_synced();
         else if (!worker_reaped((int)pid, status) && !reaped((int)pid, status, &usage))
             strangers = 1;

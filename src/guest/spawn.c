@@ -165,6 +165,38 @@ static void child(void *arg)
     take_image(l);
 }
 
+/* The child borrows our memory until its execve, so we stand still; but not for ever, which vfork would:
+ * others of its user may stop it on its way, and one who holds a lease on the program delays the open. */
+enum { START_LIMIT_MS = 5000, START_LOOK_MS = 100 };
+
+static unsigned char stack[65536] __attribute__((aligned(16)));
+static int starting; /* the kernel makes it 0 when the child has left our memory */
+
+/* Only looked at: its end is waited for elsewhere. */
+static int stopped(long pid)
+{
+    int info[32] = {0};
+    return SYS5(__NR_waitid, P_PID, pid, info, WSTOPPED | WNOHANG | WNOWAIT | WALL, NULL) == 0 &&
+           info[0] == SIGCHLD;
+}
+
+/* Until the child lives in memory of its own or is gone. 0, or ETIMEDOUT: it was ended. */
+static int await_start(long pid)
+{
+    long look[2] = {0, START_LOOK_MS * 1000000L};
+    int late = 0;
+    for (int ms = 0; __atomic_load_n(&starting, __ATOMIC_ACQUIRE) != 0;) {
+        if (SYS4(__NR_futex, &starting, FUTEX_WAIT, 1, late ? NULL : look) != -ETIMEDOUT)
+            continue;
+        ms += START_LOOK_MS;
+        if (ms < START_LIMIT_MS && !stopped(pid))
+            continue;
+        late = ETIMEDOUT;
+        sys_kill((int)pid, SIGKILL);
+    }
+    return late;
+}
+
 /* clone3's arguments, as far as cgroup, at the one address where the filter accepts them. That page
  * is mapped at the first use: most of its cost is page tables. */
 static struct clone_args *clone_arguments(void)
@@ -191,11 +223,15 @@ static long spawn_inside(struct launch *l)
     if (l->leaf->dir < 0 || guest.clone_at == 0 || (args = clone_arguments()) == NULL)
         return 0;
     *args = (struct clone_args){
-        .flags = CLONE_VM | CLONE_VFORK | CLONE_INTO_CGROUP,
+        .flags = CLONE_VM | CLONE_CHILD_CLEARTID | CLONE_INTO_CGROUP,
+        .child_tid = (uint64_t)(uintptr_t)&starting,
         .exit_signal = SIGCHLD,
+        .stack = (uint64_t)(uintptr_t)stack,
+        .stack_size = sizeof stack,
         .cgroup = (uint64_t)l->leaf->dir,
     };
     l->inside = 1;
+    starting = 1;
     pid = sys_spawn3(args, sizeof *args, child, l);
     if (pid > 0)
         return pid;
@@ -210,12 +246,21 @@ int spawn(struct launch *l)
 {
     size_t nenv = l->nenv;
     long pid;
+    int late;
     l->step = STEP_NONE;
     l->error = 0;
     l->inside = 0;
     pid = spawn_inside(l);
-    if (pid <= 0)
-        pid = sys_spawn(CLONE_VM | CLONE_VFORK | SIGCHLD, child, l);
+    if (pid <= 0) {
+        starting = 1;
+        pid = sys_spawn(CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD, stack + sizeof stack, &starting,
+                        child, l);
+    }
+    late = pid > 0 ? await_start(pid) : 0;
+    if (late != 0 && l->step == STEP_NONE) {
+        l->step = STEP_EXECVE;
+        l->error = late;
+    }
     l->nenv = nenv;
     l->env[nenv] = NULL;
     if (pid > 0 && l->step != STEP_NONE) {

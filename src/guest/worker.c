@@ -132,14 +132,24 @@ void worker_request(struct request *r)
         conn_update(r->conn);
 }
 
+void worker_stopped(int pid)
+{
+    for (const struct job *j = jobs; j != NULL; j = j->next)
+        if (j->pid == pid)
+            sys_kill(pid, SIGKILL);
+}
+
 int worker_reaped(int pid, int status)
 {
     for (struct job *j = jobs; j != NULL; j = j->next) {
         if (j->pid != pid)
             continue;
-        if (status != 0 && j->conn != NULL)
-            conn_error(j->conn, j->request.head.req, "Internal", 0, NULL,
-                       "the worker of the file operation was killed", NULL);
+        if (status != 0 && j->conn != NULL && guest.stopping)
+            conn_error(j->conn, j->request.head.req, "NotRunning", 0, NULL,
+                       "the sandbox is being stopped", NULL);
+        else if (status != 0 && j->conn != NULL)
+            conn_error(j->conn, j->request.head.req, "OutcomeUnknown", 0, NULL,
+                       "the worker of the file operation was killed from inside the sandbox", NULL);
         job_drop(j);
         jobs_start_waiting();
         return 1;

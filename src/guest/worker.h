@@ -5,6 +5,8 @@
 
 #include "conn.h"
 
+/* Somebody inside stopped this pid: a worker is ended, so that its caller hears of it. */
+void worker_stopped(int pid);
 /* 1 when this pid was a worker's. */
 int worker_reaped(int pid, int status);
 /* The connection is gone: what waits is dropped, what runs finds its socket shut. */

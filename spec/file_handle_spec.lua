@@ -144,6 +144,70 @@ describe("open files", function()
     end)
   end)
 
+  it("keeps its place through any mixture of reads, writes and seeks", function()
+    with_box(function(files)
+      local seed = 1
+      local function random(n) -- 0 to n - 1
+        seed = seed * 16807 % 2147483647
+        return seed % n
+      end
+      local sizes = { 0, 1, 100, 5000, 65535, 65536, 70000, 262144, 300000 }
+      local function text()
+        return ("%d lines\n"):format(seed):rep(1 + random(100)):sub(1, -1 - random(3))
+      end
+      local content = ("a line of some length %d\n"):format(seed):rep(30000)
+      sandbar.assert(files:write("f", content))
+      local f, pos = sandbar.assert(files:open("f", "r+")), 0
+      for step = 1, 600 do
+        local what = random(6)
+        if what <= 2 then
+          local n = sizes[1 + random(#sizes)]
+          local expected = content:sub(pos + 1, pos + n)
+          local got, err = f:read(n)
+          assert.is_nil(err)
+          assert.is_true(got == (pos < #content and expected or nil), ("step %d: read(%d) at %d"):format(step, n, pos))
+          pos = pos + #expected
+        elseif what == 3 then
+          local line = content:match("^[^\n]*", pos + 1)
+          assert.equal(pos < #content and line or nil, (f:read("l")), ("step %d: a line at %d"):format(step, pos))
+          pos = math.min(pos + #line + 1, #content)
+        elseif what == 4 then
+          local data = text()
+          sandbar.assert(f:write(data))
+          content = content:sub(1, pos) .. data .. content:sub(pos + #data + 1)
+          pos = pos + #data
+        else
+          pos = random(#content + 1)
+          assert.equal(pos, f:seek("set", pos))
+        end
+        assert.equal(pos, f:seek(), "step " .. step)
+      end
+      f:close()
+      assert.is_true(files:read("f") == content)
+    end)
+  end)
+
+  it("reads what is there now of a file that others cut and append to", function()
+    inside.with_box(sandboxes, function(box)
+      local function sh(line)
+        assert(sandbar.assert(box:exec(line)).ok, line)
+      end
+      sandbar.assert(box.files:write("f", ("a"):rep(300000)))
+      local f = sandbar.assert(box.files:open("f", "r+"))
+      assert.equal(100000, #f:read(100000))
+      sh("truncate -s 150000 f")
+      assert.equal(50000, #f:read(100000))
+      assert.is_nil((f:read(1)))
+      sh("printf more >> f")
+      assert.equal("more", f:read(100000))
+      assert.is_nil((f:read(100000)))
+      sandbar.assert(f:write("mine"))
+      sh("printf yours >> f")
+      assert.equal("yours", f:read("a"))
+      f:close()
+    end)
+  end)
+
   it("opens regular files only", function()
     with_box(function(files)
       local _, err = files:open("/home/user")

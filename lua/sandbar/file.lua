@@ -1,5 +1,5 @@
 -- File: an open file of a sandbox, with the methods of Lua's io files. The position is kept here; reads
--- go ahead by a chunk so that lines are cheap; writes go straight to the file.
+-- go ahead by a chunk (reading.lua); writes go straight to the file.
 
 local check = require "sandbar.check"
 local compat = require "sandbar.compat"
@@ -7,11 +7,8 @@ local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local iterator = require "sandbar.iterator"
 local link = require "sandbar.link"
+local reading = require "sandbar.reading"
 local wait = require "sandbar.wait"
-
-local CHUNK = 65536
-local NUMERAL = 200 -- the longest text read("n") looks at, as in Lua
-local MAX_LINE = 2 ^ 31
 
 local file = {}
 
@@ -34,148 +31,6 @@ local function failed(state, err, op)
 end
 
 -- ---- reading ----
-
--- Makes sure that at least `n` bytes are buffered, or all up to the end. True, or nil and an error.
-local function fill(state, n, deadline)
-  while #state._ahead < n do
-    local want = math.max(n - #state._ahead, CHUNK)
-    local data, err = wait.bytes(state._native:read(state._pos + #state._ahead, want), link.left(deadline), "read")
-    if err then
-      return failed(state, err, "read")
-    end
-    if data == nil or data == "" then
-      return true
-    end
-    state._ahead = state._ahead .. data
-  end
-  return true
-end
-
-local function take(state, n)
-  local data = state._ahead:sub(1, n)
-  state._ahead = state._ahead:sub(n + 1)
-  state._pos = state._pos + #data
-  return data
-end
-
-local function read_exact(state, n, deadline)
-  local ok, err = fill(state, math.max(n, 1), deadline)
-  if not ok then
-    return nil, err
-  end
-  if state._ahead == "" then
-    return nil
-  end
-  return take(state, n)
-end
-
-local function read_line(state, keep, deadline)
-  local from, parts = 1, nil
-  while true do
-    local at = state._ahead:find("\n", from, true)
-    if at then
-      local line = take(state, at)
-      if parts then
-        parts[#parts + 1] = line
-        line = table.concat(parts)
-      end
-      return keep and line or line:sub(1, -2)
-    end
-    -- A long line is collected piece by piece: never copied as a whole for each chunk.
-    if state._ahead ~= "" then
-      parts = parts or {}
-      parts[#parts + 1] = take(state, #state._ahead)
-      if #parts * CHUNK > MAX_LINE then
-        return nil, errors.new { kind = "LimitExceeded", path = state.path, message = "the line is too long" }
-      end
-    end
-    local ok, err = fill(state, 1, deadline)
-    if not ok then
-      return nil, err
-    end
-    if state._ahead == "" then
-      return parts and table.concat(parts)
-    end
-  end
-end
-
-local function read_all(state, deadline)
-  local parts = { take(state, #state._ahead) }
-  while true do
-    local data, err = wait.bytes(state._native:read(state._pos, 1048576), link.left(deadline), "read")
-    if err then
-      return failed(state, err, "read")
-    end
-    if data == nil or data == "" then
-      return table.concat(parts)
-    end
-    parts[#parts + 1] = data
-    state._pos = state._pos + #data
-  end
-end
-
-local NUMBER_PATTERNS = {
-  "^[+-]?0[xX]%x*%.?%x*[pP][+-]?%d+",
-  "^[+-]?0[xX]%x*%.?%x*",
-  "^[+-]?%d*%.?%d*[eE][+-]?%d+",
-  "^[+-]?%d*%.?%d*",
-}
-
-local function read_number(state, deadline)
-  while true do
-    local ok, err = fill(state, NUMERAL, deadline)
-    if not ok then
-      return nil, err
-    end
-    local blank = state._ahead:match("^%s*")
-    take(state, #blank)
-    if blank == "" or #state._ahead >= NUMERAL then
-      break
-    end
-  end
-  local ahead = state._ahead:sub(1, NUMERAL)
-  for _, pattern in ipairs(NUMBER_PATTERNS) do
-    local text = ahead:match(pattern)
-    if text and tonumber(text) then
-      take(state, #text)
-      return tonumber(text)
-    end
-  end
-  return nil
-end
-
-local READERS = {
-  l = function(state, deadline) return read_line(state, false, deadline) end,
-  L = function(state, deadline) return read_line(state, true, deadline) end,
-  a = read_all,
-  n = read_number,
-}
-
--- Raises for what is no format; `index` and `level` tell whose argument it was.
-local function reader_of(fname, index, format, level)
-  if type(format) == "number" and format >= 0 and format % 1 == 0 then
-    return function(state, deadline)
-      return read_exact(state, format, deadline)
-    end
-  end
-  local reader = type(format) == "string" and READERS[format:match("^%*?(%a)")]
-  if not reader then
-    check.fail(fname, index, "invalid format", level + 1)
-  end
-  return reader
-end
-
--- Readers for `n` formats.
-local function readers_of(fname, first, level, n, ...)
-  local readers = {}
-  for i = 1, n do
-    readers[i] = reader_of(fname, first + i - 1, (select(i, ...)), level + 1)
-  end
-  if #readers == 0 then
-    readers[1] = READERS.l
-  end
-  return readers
-end
 
 -- The last argument of a method may be a table of options: how many come before it and the timeout, or nil
 -- and an error. `index`: of the first argument.
@@ -201,13 +56,13 @@ local function read(state, readers, timeout)
     return nil, err
   end
   local deadline = link.deadline(timeout)
-  local pos, ahead = state._pos, state._ahead
+  local pos, ahead, used = state._pos, state._ahead, state._used
   local results = { n = 0 }
   for i, reader in ipairs(readers) do
     local value
     value, err = reader(state, deadline)
     if err then
-      state._pos, state._ahead = pos, ahead
+      state._pos, state._ahead, state._used = pos, ahead, used
       return nil, link.told(err, timeout)
     end
     results[i], results.n = value, i
@@ -224,7 +79,7 @@ function methods:read(...)
   if not n then
     return nil, timeout
   end
-  return read(state, readers_of("read", 1, 1, n, ...), timeout)
+  return read(state, reading.readers("read", 1, 1, n, ...), timeout)
 end
 
 function methods:lines(...)
@@ -233,7 +88,7 @@ function methods:lines(...)
   if not n then
     return nil, timeout
   end
-  local readers = readers_of("lines", 1, 1, n, ...)
+  local readers = reading.readers("lines", 1, 1, n, ...)
   return iterator.new(function()
     return read(state, readers, timeout)
   end, state)
@@ -261,7 +116,7 @@ function methods:write(...)
       r, err = wait.op(state._native:write(state._pos, data), link.left(deadline), "write")
       ok = r ~= nil
       if ok then
-        state._ahead = ""
+        reading.forget(state)
         state._pos = state._pos + r.number
         state._moved = true
       end
@@ -325,7 +180,7 @@ function methods:seek(whence, offset, opts)
   end
   local to = whole(base + offset)
   if to ~= state._pos then
-    state._ahead = ""
+    reading.forget(state)
   end
   state._pos = to
   state._moved = false
@@ -351,7 +206,7 @@ function methods:close()
   local state = state_of(self)
   if not state._closed then
     state._closed = true
-    state._ahead = ""
+    reading.forget(state)
     state._native:close()
   end
   return true
@@ -365,20 +220,21 @@ class = core.class("File", methods, {
 
 -- `fields`: native (a NativeFile), path, append, sandbox (kept alive by it).
 function file.new(fields)
-  return core.handle(class, {
+  local state = {
     path = fields.path,
     _native = fields.native,
     _append = fields.append,
     _sandbox = fields.sandbox,
     _pos = 0,
-    _ahead = "",
-  })
+  }
+  reading.forget(state)
+  return core.handle(class, state)
 end
 
 -- Lines of a file that is closed at the end, as io.lines does it.
 function file.lines(handle, ...)
   local state = state_of(handle)
-  local readers = readers_of("lines", 2, 2, select("#", ...), ...)
+  local readers = reading.readers("lines", 2, 2, select("#", ...), ...)
   local function stop()
     handle:close()
   end
@@ -394,7 +250,7 @@ end
 
 -- Checks formats before there is a file; the caller's caller is blamed.
 function file.check_formats(fname, first, ...)
-  readers_of(fname, first, 2, select("#", ...), ...)
+  reading.readers(fname, first, 2, select("#", ...), ...)
 end
 
 return file

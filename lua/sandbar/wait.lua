@@ -210,6 +210,14 @@ function wait.finish(op, timeout, opname)
   return nil, early
 end
 
+-- Why the operation failed with `e`: because the wait for it ended `early`, or by itself.
+local function reason(early, e, opname)
+  if early and (e.kind == "Cancelled" or e.kind == "Timeout") then
+    return early
+  end
+  return errors.from(e, opname)
+end
+
 --- What an operation that finish() has waited for came to: r, or nil, an error and (where it got somewhere) a
 --- partial r. What it achieved before a wait ended early counts, so that nothing acquired is lost.
 function wait.outcome(op, early, opname)
@@ -217,10 +225,7 @@ function wait.outcome(op, early, opname)
   if ok then
     return r
   end
-  if early and (r.kind == "Cancelled" or r.kind == "Timeout") then
-    return nil, early, partial
-  end
-  return nil, errors.from(r, opname), partial
+  return nil, reason(early, r, opname), partial
 end
 
 --- Both.
@@ -232,13 +237,18 @@ function wait.op(op, timeout, opname)
   return wait.outcome(op, early, opname)
 end
 
---- The bytes of a stream read: data, nil at the end, or nil and an error.
+--- The bytes of a read: data, nil at the end, or nil and an error. Nothing else refers to them afterwards: an
+--- operation lives for one more cycle of the collector, what hangs on it too.
 function wait.bytes(op, timeout, opname)
-  local r, err, partial = wait.op(op, timeout, opname)
-  if r then
-    return r.bytes
+  local done, early = wait.finish(op, timeout, opname)
+  if not done then
+    return nil, early
   end
-  return nil, err, partial
+  local data, e = op:bytes()
+  if e then
+    return nil, reason(early, e, opname)
+  end
+  return data
 end
 
 --- Until one of the operations is done. None is cancelled, whatever happens: true, or nil and an error.

@@ -184,12 +184,58 @@ describe("injected:", function()
     end)
   end)
 
+  -- The path of a library to preload.
+  local function preload(name)
+    local path = inside.built(name)
+    return path:sub(1, 1) == "/" and path or lfs.currentdir() .. "/" .. path
+  end
+
+  describe("a bad block of the disk", function()
+    it("fails the reads that touch it, whoever makes them, and they consume nothing", function()
+      local r = helper.run_lua(PRELUDE .. [[
+        local BAD, KIB = 600 * 1024, 1024
+        local box = sandbar.assert(sandboxes:create_scoped {})
+        sandbar.assert(box.files:write("f", ("0123456789abcdef"):rep(64 * KIB)))
+        local f = sandbar.assert(box.files:open("f"))
+        local function fails(n)
+          local at = f:seek()
+          for i = 1, 40 do -- some are operations, some are not
+            local data, err = f:read(n)
+            if data or err.code ~= "EIO" or err.path ~= "f" or f:seek() ~= at then
+              say("no error", at, n, i, err)
+            end
+          end
+        end
+        local function reads(n)
+          local data, err = f:read(n)
+          if #(data or "") ~= n then say("no data", f:seek(), n, err) end
+        end
+        for _ = 1, 2 do
+          f:seek("set", 0)
+          reads(256 * KIB)
+          reads(256 * KIB)
+          fails(256 * KIB)
+          reads(64 * KIB)
+          fails("l")
+          reads(24 * KIB)
+          fails(1)
+          f:seek("set", BAD + 4096)
+          reads(256 * KIB)
+        end
+        f:close()
+        say(select(2, box.files:read("f")).code)
+        box:close()
+        say("done")
+      ]], {
+        args = { helper.root() }, env = { LD_PRELOAD = preload("fail_pread.so"), FAIL_PREAD = tostring(600 * 1024) },
+      })
+      assert.equal("EIO\ndone\n", r.stdout, r.stderr)
+    end)
+  end)
+
   describe("no memory in the library", function()
     it("is a typed error or success for every single allocation, and the next call works", function()
-      local shim = inside.built("fail_malloc.so")
-      if shim:sub(1, 1) ~= "/" then
-        shim = lfs.currentdir() .. "/" .. shim
-      end
+      local shim = preload("fail_malloc.so")
       local file = helper.scratch() .. "/n"
       local r = helper.run_lua([[
         local sandbar = require "sandbar"

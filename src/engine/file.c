@@ -108,23 +108,24 @@ struct sb_file *sb_file_of_sandbox(int fd, struct sb_error *err)
 
 /* ---- the work itself: on a file thread ---- */
 
-/* Whole reads and writes with an offset; the number of bytes, or -1 and errno. */
-static ssize_t read_at(int fd, unsigned char *to, size_t n, uint64_t offset,
-                       const _Atomic int *stop)
+/* Whole reads and writes with an offset: the number of bytes and, when an error ended it, *sys. */
+static size_t read_at(int fd, unsigned char *to, size_t n, uint64_t offset, const _Atomic int *stop,
+                      int *sys)
 {
     size_t got = 0;
+    *sys = 0;
     while (got < n && !*stop) {
         size_t step = n - got < STEP ? n - got : STEP;
         ssize_t r = pread(fd, to + got, step, (off_t)(offset + got));
         if (r < 0 && errno == EINTR)
             continue;
         if (r < 0)
-            return -1;
-        if (r == 0)
+            *sys = errno;
+        if (r <= 0)
             break;
         got += (size_t)r;
     }
-    return (ssize_t)got;
+    return got;
 }
 
 static size_t write_at(int fd, const unsigned char *from, size_t n, uint64_t offset,
@@ -196,6 +197,23 @@ static void cancelled(struct sb_op *op, void *owner)
     sb_op_fail(op, &err);
 }
 
+static void fail_read(struct sb_error *err, int sys)
+{
+    sb_fail_errno(err, sys, "read", "the file cannot be read");
+}
+
+/* A read that got somewhere is none that failed: the next one will tell. */
+static ssize_t read_some(int fd, void *to, size_t n, uint64_t offset, const _Atomic int *stop,
+                         struct sb_error *err)
+{
+    int sys;
+    size_t got = read_at(fd, to, n, offset, stop, &sys);
+    if (got > 0 || sys == 0)
+        return (ssize_t)got;
+    fail_read(err, sys);
+    return -1;
+}
+
 static void do_read(struct job *job)
 {
     struct stat st;
@@ -207,11 +225,12 @@ static void do_read(struct job *job)
             room = left > SMALL_READ ? (size_t)left : SMALL_READ;
     }
     job->bytes = sb_large_alloc(room);
-    n = job->bytes ? read_at(job->file->fd, job->bytes, room, job->offset, &job->stop) : -1;
-    if (n < 0)
-        sb_fail_errno(&job->error, job->bytes ? errno : ENOMEM, "read", "the file cannot be read");
-    else
-        job->bytes_len = (size_t)n;
+    if (job->bytes == NULL) {
+        fail_read(&job->error, ENOMEM);
+        return;
+    }
+    n = read_some(job->file->fd, job->bytes, room, job->offset, &job->stop, &job->error);
+    job->bytes_len = n > 0 ? (size_t)n : 0;
 }
 
 static void do_open(struct job *job)
@@ -251,17 +270,17 @@ static void do_pump(struct job *job)
     }
     job->more = 1;
     while (turn < PUMP_TURN && !job->stop) {
-        ssize_t n = read_at(job->file->fd, job->bytes, job->len, job->number, &job->stop);
-        size_t put;
         int sys;
-        if (n < 0)
-            sb_fail_errno(&job->error, errno, "read", "after %llu bytes",
-                          (unsigned long long)job->number);
-        if (n <= 0) {
+        size_t n = read_at(job->file->fd, job->bytes, job->len, job->number, &job->stop, &sys);
+        size_t put;
+        if (n == 0) {
+            if (sys != 0)
+                sb_fail_errno(&job->error, sys, "read", "after %llu bytes",
+                              (unsigned long long)job->number);
             job->more = 0;
             return;
         }
-        put = write_at(job->to->fd, job->bytes, (size_t)n, job->number, &job->stop, &sys);
+        put = write_at(job->to->fd, job->bytes, n, job->number, &job->stop, &sys);
         job->number += put;
         turn += put;
         if (sys != 0) {
@@ -453,18 +472,17 @@ static void whole_read(void *arg)
     }
     for (;;) {
         unsigned char *bytes = len == 0 ? sb_large_alloc(room) : realloc(w->bytes, room);
-        ssize_t n;
+        int sys;
         if (bytes == NULL) {
             sb_fail_errno(&w->error, ENOMEM, "read", "no memory for the file");
             return;
         }
         w->bytes = bytes;
-        n = read_at(w->file->fd, bytes + len, room - len, len, &w->stop);
-        if (n < 0) {
-            sb_fail_errno(&w->error, errno, "read", "the file cannot be read");
+        len += read_at(w->file->fd, bytes + len, room - len, len, &w->stop, &sys);
+        if (sys != 0) {
+            fail_read(&w->error, sys);
             return;
         }
-        len += (size_t)n;
         if (len > max)
             goto too_long;
         if (len < room || w->stop)

@@ -208,6 +208,61 @@ describe("open files", function()
     end)
   end)
 
+  describe("in tasks", function()
+    local LONG, CHUNK = 8 * 1048576, 65536
+
+    it("lets others have their turn while one reads a long file", function()
+      with_box(function(files)
+        sandbar.assert(files:write("f", ("x"):rep(LONG)))
+        local reading, turns, total = true, 0, 0
+        local other = sandbar.spawn(function()
+          while reading do
+            turns = turns + 1
+            sandbar.sleep(0)
+          end
+        end)
+        local reader = sandbar.spawn(function()
+          local f = sandbar.assert(files:open("f"))
+          local data
+          repeat
+            data = f:read(CHUNK)
+            total = total + #(data or "")
+          until not data
+          reading = false
+          return f:close()
+        end)
+        sandbar.assert(reader:wait { timeout = 20 })
+        other:wait()
+        assert.equal(LONG, total)
+        assert.is_true(turns >= 7, turns) -- one a mebibyte
+      end)
+    end)
+
+    it("reads no further once cancelled", function()
+      with_box(function(files)
+        sandbar.assert(files:write("f", ("x"):rep(LONG)))
+        local chunks, task = 0, nil
+        task = sandbar.spawn(function()
+          local f = sandbar.assert(files:open("f"))
+          local data, err
+          repeat
+            data, err = f:read(CHUNK)
+            chunks = chunks + (data and 1 or 0)
+            if chunks == 5 then
+              task:cancel("enough")
+            end
+          until not data
+          f:close()
+          return nil, err
+        end)
+        local ok, err = task:wait { timeout = 20 }
+        assert.is_nil(ok)
+        assert.equal("Cancelled", err.kind)
+        assert.equal(5, chunks)
+      end)
+    end)
+  end)
+
   it("opens regular files only", function()
     with_box(function(files)
       local _, err = files:open("/home/user")

@@ -227,7 +227,7 @@ function file.new(fields)
     _sandbox = fields.sandbox,
     _pos = 0,
   }
-  reading.forget(state)
+  reading.begin(state)
   return core.handle(class, state)
 end
 

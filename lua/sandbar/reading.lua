@@ -1,7 +1,8 @@
 -- What a File reads: the formats of Lua's io files, out of a buffer that is filled a chunk ahead so that
 -- lines are cheap.
 --
--- Of a File's state: _pos, where it is; _ahead, bytes of the file; _used, how many of them lie before _pos.
+-- Of a File's state: _pos, where it is; _ahead, bytes of the file; _used, how many of them lie before _pos;
+-- _here, how much was read since the last wait.
 
 local check = require "sandbar.check"
 local errors = require "sandbar.errors"
@@ -11,8 +12,15 @@ local wait = require "sandbar.wait"
 local CHUNK = 65536
 local NUMERAL = 200 -- the longest text read("n") looks at, as in Lua
 local MAX_LINE = 2 ^ 31
+local HERE = 262144 -- the most that read_here takes
+local TURN = 1048576 -- read without a wait, before others get their turn
 
 local reading = {}
+
+--- Of a new File: nothing is buffered, and the first read waits, so that where none can wait, none succeeds.
+function reading.begin(state)
+  state._ahead, state._used, state._here = "", 0, TURN
+end
 
 --- Forgets what was read ahead: the position is elsewhere now, or the file is not the same.
 function reading.forget(state)
@@ -23,9 +31,18 @@ local function failed(state, err)
   return nil, errors.from(err, "read", { path = state.path })
 end
 
--- Up to `n` bytes from `pos`: "" at the end, or nil and an error.
+-- Up to `n` bytes from `pos`: "" at the end, or nil and an error. Waiting costs as much as copying a chunk:
+-- a program that would block in the wait reads by itself, most times.
 local function bytes_at(state, pos, n, deadline)
-  local data, err = wait.bytes(state._native:read(pos, n), link.left(deadline), "read")
+  local timeout = link.left(deadline)
+  local data, err
+  if n <= HERE and state._here < TURN and wait.may_block(timeout) then
+    data, err = state._native:read_here(pos, n)
+    state._here = state._here + math.max(data and #data or 0, CHUNK)
+  else
+    state._here = 0
+    data, err = wait.bytes(state._native:read(pos, n), timeout, "read")
+  end
   if err then
     return failed(state, err)
   end

@@ -34,6 +34,18 @@ function wait.check(op)
   return true
 end
 
+--- May the caller do something short by itself instead of waiting for it? Only where a wait blocks the whole
+--- program, and would neither be refused nor end early.
+function wait.may_block(timeout)
+  local host = host_of.current()
+  if timeout == 0 or not host.blocks or not host.blocks() then
+    return false
+  end
+  local ctx = host.context()
+  local limit = context.limit(ctx)
+  return not context.interrupted(ctx) and not (limit and core.now() >= limit) and host.can_wait() == true
+end
+
 -- A timer operation that wakes `w` at `at`.
 local function alarm(host, w, at)
   local timer = core.timer(math.max(at - core.now(), 0))

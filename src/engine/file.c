@@ -449,6 +449,19 @@ struct sb_op *sb_file_host_open(struct sb_mailbox *mailbox, const char *path, co
     return op;
 }
 
+ssize_t sb_file_read_here(struct sb_file *file, uint64_t offset, void *to, size_t n,
+                          struct sb_error *err)
+{
+    static const _Atomic int never;
+    if (!enter(file)) {
+        sb_fail(err, SB_ERR_CLOSED, "the file is closed");
+        return -1;
+    }
+    ssize_t got = read_some(file->fd, to, n, offset, &never, err);
+    leave(file);
+    return got;
+}
+
 /* ---- whole files, for transfer.c ---- */
 
 static void whole_ended(void *arg)

@@ -3,6 +3,8 @@
 #ifndef SB_FILE_H
 #define SB_FILE_H
 
+#include <sys/types.h>
+
 #include "../runtime/op.h"
 #include "box.h"
 
@@ -34,6 +36,11 @@ struct sb_op *sb_file_truncate(struct sb_file *file, struct sb_mailbox *mailbox,
 struct sb_op *sb_file_sync(struct sb_file *file, struct sb_mailbox *mailbox);
 struct sb_op *sb_file_size(struct sb_file *file, struct sb_mailbox *mailbox);
 void sb_file_close(struct sb_file *file);
+
+/* Reads on the calling thread, for as long as the disk takes: `n` bytes, or all up to the end. The number of
+ * bytes, or -1. */
+ssize_t sb_file_read_here(struct sb_file *file, uint64_t offset, void *to, size_t n,
+                          struct sb_error *err);
 
 /* A file of the host's. `how`: r (read), w (made or emptied), x with w (made, or AlreadyExists),
  * n: the last component is not a link. */

@@ -1,11 +1,19 @@
 /* NativeFile: an open regular file as userdata; files of the host; copies between files. */
 #include "../engine/file.h"
 
+#include <errno.h>
+#include <stdlib.h>
+
 #include "../engine/hosttree.h"
 #include "engine.h"
 
 #define PUMP_DEFAULT 262144
 #define READ_MAX 9e15
+#define HERE_MAX 262144 /* as much as stays in a processor's cache until Lua has its copy */
+#define HEAP_KEPT (8u << 20)
+
+static const char
+    buffer_key; /* in the registry: what read_here reads into, kept for the next one */
 
 static struct sb_file *check(lua_State *L, int arg)
 {
@@ -29,6 +37,52 @@ static int read(lua_State *L)
     struct sb_op **slot = sb_lua_new_op(L);
     *slot = sb_file_read(file, mailbox, offset, n);
     return sb_lua_op_made(L, slot);
+}
+
+/* The C library gives memory at the top of its heap back to the system when more than a threshold is
+ * free there. Chunks that Lua's collector frees go that way, and the next ones come back page fault by
+ * page fault, which costs three times the reading. The threshold is twice the largest block that was
+ * once mapped and freed; so a block is. */
+static void keep_heap(void)
+{
+    void *volatile block = malloc(HEAP_KEPT / 2); /* volatile: or the compiler leaves it out */
+    free(block);
+}
+
+/* The state's buffer, made at the first read; NULL: no memory. */
+static void *own_buffer(lua_State *L)
+{
+    sb_lua_rawgetp(L, LUA_REGISTRYINDEX, &buffer_key);
+    void **buffer = lua_touserdata(L, -1);
+    if (*buffer == NULL) {
+        keep_heap();
+        *buffer = malloc(HERE_MAX);
+    }
+    return *buffer;
+}
+
+/* read_here(offset, n): read without an operation, for a program that would block for it anyway: the
+ * bytes, "" at the end, or nil and an error. */
+static int read_here(lua_State *L)
+{
+    struct sb_file *file = check(L, 1);
+    uint64_t offset = check_size(L, 2), n = check_size(L, 3);
+    struct sb_error err = {SB_OK};
+    ssize_t got = -1;
+    luaL_argcheck(L, n <= HERE_MAX, 3, "at most 256 KiB expected");
+    void *buffer = own_buffer(L);
+    if (buffer == NULL)
+        sb_fail_errno(&err, ENOMEM, "read", "no memory to read into");
+    else if (file->object.generation != sb_generation())
+        sb_fail(&err, SB_ERR_FORKED, "made before this process was forked");
+    else
+        got = sb_file_read_here(file, offset, buffer, n, &err);
+    if (got < 0) {
+        lua_pushnil(L);
+        return 1 + sb_lua_push_error(L, &err);
+    }
+    lua_pushlstring(L, buffer, (size_t)got);
+    return 1;
 }
 
 static int write(lua_State *L)
@@ -159,8 +213,8 @@ static int pump(lua_State *L)
 }
 
 static const luaL_Reg methods[] = {
-    {"read", read}, {"write", write}, {"truncate", truncate}, {"sync", sync},
-    {"size", size}, {"close", close}, {NULL, NULL},
+    {"read", read}, {"read_here", read_here}, {"write", write}, {"truncate", truncate},
+    {"sync", sync}, {"size", size},           {"close", close}, {NULL, NULL},
 };
 static const struct sb_lua_class class = {
     .type = &sb_file_type, .name = "sandbar.NativeFile", .methods = methods};
@@ -173,5 +227,7 @@ void sb_lua_open_file(lua_State *L)
                                          {"pump", pump},
                                          {NULL, NULL}};
     sb_lua_register(L, &class);
+    sb_lua_new_scratch(L);
+    sb_lua_rawsetp(L, LUA_REGISTRYINDEX, &buffer_key);
     luaL_setfuncs(L, functions, 0);
 }

@@ -4,7 +4,8 @@
  * Rules for all of them. A Lua error may leave any function that takes a lua_State, so nothing that
  * must be freed is held across one: userdata is pushed empty first and filled when nothing can
  * raise any more. The lua_State given to luaopen is never kept. The binding takes no lock and makes
- * no system call that may block. */
+ * no system call that may block, but for what says so: the waits of mailboxes and operations, and
+ * read_here of files. */
 #ifndef SB_LUA_CORE_H
 #define SB_LUA_CORE_H
 

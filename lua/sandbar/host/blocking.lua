@@ -45,6 +45,11 @@ function blocking.can_wait()
   return true
 end
 
+--- Does a wait hold up the whole program, so that it may as well do work itself?
+function blocking.blocks()
+  return not blocking.stepping
+end
+
 function blocking.waiter(ctx)
   return { host = blocking, ctx = ctx, posted = false }
 end

@@ -422,6 +422,20 @@ describe("http", function()
       assert.equal("OutcomeUnknown", err.kind)
     end)
 
+    it("ends a head or trailers that have no end, and keeps little of them", function()
+      for _, what in ipairs { "lines", "line", "hints", "trailers" } do
+        for _, stream in ipairs { false, true } do
+          local answer, err = fetch { path = "/flood/" .. what, stream = stream }
+          if answer then
+            assert.equal("trailers", what)
+            answer, err = answer.body:read("a", { timeout = 10 })
+          end
+          assert.is_nil(answer)
+          assert.equal("Protocol", err.kind, what .. ": " .. tostring(err))
+        end
+      end
+    end)
+
     it("does not take rubbish for HTTP", function()
       local answer, err = fetch("/rubbish")
       assert.is_nil(answer)

@@ -326,6 +326,20 @@ static int answer(struct client *c)
     }
     if (IS("/nothing"))
         return -1;
+    if (IS("/flood/")) { /* without an end */
+        const char *first = "HTTP/1.1 200 OK\r\n",
+                   *next = "X-A: 0123456789012345678901234567890123456789\r\n";
+        if (strcmp(query, "line") == 0)
+            first = "HTTP/1.1 200 OK\r\nX-A: ", next = "0123456789012345678901234567890123456789";
+        else if (strcmp(query, "hints") == 0)
+            first = "", next = "HTTP/1.1 103 Early Hints\r\nX-A: 1\r\n\r\n";
+        else if (strcmp(query, "trailers") == 0)
+            first = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n";
+        say(fd, "%s", first);
+        while (say(fd, "%s", next) == 0)
+            continue;
+        return -1;
+    }
     if (IS("/rubbish")) {
         say(fd, "220 this is no web server\r\n");
         nap(50);

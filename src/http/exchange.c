@@ -8,14 +8,21 @@
 #include "http/fetch.h"
 #include "runtime/large.h"
 
-#define HEAD_MOST (1u << 20)    /* of an answer's head */
+#define HEAD_MOST (1u << 20)    /* of an answer's head, and of its trailers */
+#define HEAD_LONG (256 * 1024)  /* where it begins that libcurl may have had enough of a head */
 #define RECEIVE 65536           /* at once; more would be mapped anew for each transfer */
 #define EXPECT_MOST (64u << 20) /* room made at once because of a Content-Length */
+
+static void head_broken(struct sb_error *err, int safe, const char *how)
+{
+    sb_fail(err, safe ? SB_ERR_PROTOCOL : SB_ERR_OUTCOME_UNKNOWN, "the answer's head %s", how);
+}
 
 /* What a broken transfer means. */
 void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *err)
 {
-    long sys = 0;
+    long sys = 0, heads = 0;
+    curl_off_t answered = 0;
     int safe = fetch->request.idempotent;
     curl_easy_getinfo(fetch->transfer.easy, CURLINFO_OS_ERRNO, &sys);
     *err = (struct sb_error){0};
@@ -30,8 +37,12 @@ void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *
         else
             sb_fail_errno(err, (int)sys, "connect", "cannot connect");
         return;
-    case CURLE_OUT_OF_MEMORY:
-        sb_fail(err, SB_ERR_INTERNAL, "out of memory");
+    case CURLE_OUT_OF_MEMORY: /* also what it says to a line of the head that is too long for it */
+        curl_easy_getinfo(fetch->transfer.easy, CURLINFO_STARTTRANSFER_TIME_T, &answered);
+        if (answered == 0 || fetch->head_done)
+            sb_fail(err, SB_ERR_INTERNAL, "out of memory");
+        else
+            head_broken(err, safe, "is too long");
         return;
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_OPERATION_TIMEDOUT:
@@ -51,8 +62,8 @@ void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *
         sb_fail(err, safe ? SB_ERR_PROTOCOL : SB_ERR_OUTCOME_UNKNOWN,
                 "the answer's body was cut short");
     } else if (fetch->head_len > 0) {
-        sb_fail(err, safe ? SB_ERR_PROTOCOL : SB_ERR_OUTCOME_UNKNOWN,
-                "the answer's head was cut short");
+        curl_easy_getinfo(fetch->transfer.easy, CURLINFO_HEADER_SIZE, &heads);
+        head_broken(err, safe, heads < HEAD_LONG ? "was cut short" : "is too long");
     } else {
         sb_fail(err, safe ? SB_ERR_UNAVAILABLE : SB_ERR_OUTCOME_UNKNOWN,
                 "the connection ended before an answer");
@@ -184,8 +195,13 @@ static size_t on_header(char *data, size_t size, size_t count, void *userp)
 {
     struct sb_fetch *fetch = userp;
     size_t len = size * count;
-    if (fetch->head_done)
-        return len; /* trailers */
+    if (fetch->head_done) { /* a trailer: libcurl keeps each until the end, for nobody */
+        fetch->trailers_len += len;
+        if (fetch->trailers_len <= HEAD_MOST)
+            return len;
+        stop(fetch, SB_ERR_PROTOCOL, "the answer's trailers are longer than a mebibyte");
+        return 0;
+    }
     if (fetch->head_len + len > HEAD_MOST) {
         stop(fetch, SB_ERR_PROTOCOL, "the answer's head is longer than a mebibyte");
         return 0;

@@ -35,6 +35,7 @@ struct sb_fetch {
     unsigned char *head;
     size_t head_len, head_cap;
     int head_done;
+    size_t trailers_len;
     unsigned char *body;
     size_t body_len, body_cap;
     struct sb_queue *queue; /* the streamed body's */

@@ -99,6 +99,29 @@ describe("upload and download", function()
     end)
   end)
 
+  it("takes a set that is never closed, or empty, for the text it is", function()
+    with_box(function(files, dir)
+      files:write_many { ["t/a[b"] = "1", ["t/a[]"] = "2", ["t/]"] = "3", ["t/a["] = "4", ["t/b"] = "5" }
+      for pattern, count in pairs { ["a[b"] = 1, ["a[]"] = 1, ["["] = 0, ["a["] = 1, ["[!"] = 0, ["[]]"] = 1,
+        ["[!]]"] = 1, ["[a[b"] = 0, ["[ab]"] = 1, ["*["] = 1, ["%"] = 0 } do
+        local report = sandbar.assert(files:download("t", dir .. "/out", { match = pattern }))
+        assert.equal(count, report.files, pattern)
+      end
+    end)
+  end)
+
+  it("does not put a file in the place of a pipe or a device, as /dev/null is", function()
+    with_box(function(files, dir)
+      files:write("f", "new")
+      sh("mkfifo " .. dir .. "/pipe")
+      local _, err = files:download("f", dir .. "/pipe")
+      assert.equal("AlreadyExists", err.kind)
+      assert.equal(dir .. "/pipe", err.path)
+      assert.equal("pipe\n", sh("ls -A " .. dir))
+      assert.equal(0, select(2, helper.shell("test -p " .. dir .. "/pipe")))
+    end)
+  end)
+
   it("replaces a link of the host instead of writing through it", function()
     with_box(function(files, dir)
       files:write("f", "new")

@@ -154,7 +154,8 @@ function Files:temp_dir(options) end
 ---@return sandbar.Error? err
 function Files:upload(host_path, path, options) end
 
---- A file or directory from the sandbox to the host. Never writes outside the target, never follows links out.
+--- A file or directory from the sandbox to the host. Never writes outside the target, never follows links out. Takes the
+--- place of a file or a link; where a device, pipe or socket is: AlreadyExists.
 ---@param path string
 ---@param host_path string
 ---@param options? sandbar.FileOptions|{ match?: string, on_progress?: fun(bytes: integer, path: string) }

@@ -60,7 +60,13 @@ function hosttree.matcher(pattern)
   end
   local lua = pattern:gsub("[%^%$%(%)%%%.%+%-]", "%%%0")
   lua = lua:gsub("%*%*/?", "\1"):gsub("%*", "[^/]*"):gsub("\1", ".*"):gsub("%?", "[^/]")
-  lua = "^" .. lua:gsub("%[!", "[^") .. "$"
+  lua = lua:gsub("%[(!?)(%]?[^%]]*)(%]?)", function(no, set, close)
+    if close == "" then -- never closed: it stands for itself
+      return "%[" .. no .. set:gsub("%[", "%%[")
+    end
+    return "[" .. (no ~= "" and "^" or "") .. set .. close
+  end)
+  lua = "^" .. lua .. "$"
   local whole = pattern:find("/", 1, true)
   return function(path)
     return (whole and path or path:match("[^/]*$")):match(lua) ~= nil

@@ -349,13 +349,19 @@ static int change_mode(int parent, const char *last, unsigned mode)
     return result;
 }
 
+/* Takes the place of a file or a link, never of a device, pipe or socket. */
 static int rename_to(int base, int parent, const char *last, char *other)
 {
     const char *other_last;
-    int to = open_parent(base, other, &other_last);
+    struct stat there;
+    int to = open_parent(base, other, &other_last), result = -1;
     if (to < 0)
         return -1;
-    int result = renameat(parent, last, to, other_last);
+    if (fstatat(to, other_last, &there, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(there.st_mode) &&
+        !S_ISLNK(there.st_mode) && !S_ISDIR(there.st_mode))
+        errno = EEXIST;
+    else
+        result = renameat(parent, last, to, other_last);
     int sys = errno;
     close(to);
     errno = sys;

@@ -268,6 +268,7 @@ static void *run(void *arg)
     struct epoll_event events[EVENTS_PER_TURN];
     int stop = 0;
     (void)arg;
+    is_io_thread = 0; /* allocates, the first time: not while others want the lock */
     pthread_setname_np(pthread_self(), "sandbar-io");
     pthread_mutex_lock(&loop.lock);
     wait_for_baton();

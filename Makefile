@@ -152,7 +152,7 @@ $(L)/obj/src/lua/%.o: src/lua/%.c $(L)/obj/flags
 # The modules in Lua as core.so carries them, compiled by the Lua that it is built for; nothing where that is not
 # installed. init.lua is not among them: it has been read by the time it asks for them.
 CARRIED := $(filter-out lua/sandbar/init.lua,$(LUA_SRC))
-$(L)/modules: $(CARRIED) src/lua/carried/pack.lua src/lua/carried/sample.lua $(L)/obj/compiler
+$(L)/modules: $(CARRIED) $(wildcard src/lua/carried/*.lua) $(L)/obj/compiler
 	@mkdir -p $(@D)
 	$(call show,modules)if command -v "$(LUA_BIN)" > /dev/null; then \
 		"$(LUA_BIN)" src/lua/carried/pack.lua $@ src/lua/carried/sample.lua $(CARRIED); \

@@ -99,6 +99,20 @@ describe("a module in Lua", function()
     assert.matches("^true\ttable", out)
   end)
 
+  if helper.lua == "5.4" then
+    it("has its lines, and no names of locals", function()
+      assert.equal("nil true", run(tree .. "/lua", [[
+        require "sandbar"
+        local parse = require("sandbar.duration").parse
+        local lines = 0
+        for _ in pairs(debug.getinfo(parse, "L").activelines) do
+          lines = lines + 1
+        end
+        io.write(tostring(debug.getlocal(parse, 1)), " ", tostring(lines > 10))
+      ]]))
+    end)
+  end
+
   it("that somebody else provides is left to him", function()
     assert.equal("theirs", run(tree .. "/lua", [[
       package.preload["sandbar.port"] = function() return "theirs" end

@@ -60,23 +60,26 @@ static int speaks(lua_State *L, struct item sample, struct item code)
 /* Other bytes in the file, or more or fewer of them. */
 static int differs(const char *path, struct item text)
 {
-    char buf[4096];
-    ssize_t n;
+    char buf[32768];
     int fd = open(path, O_RDONLY | O_CLOEXEC), same = 1;
     if (fd < 0)
         return 0;
-    do {
-        n = read(fd, buf, sizeof buf);
+    while (same) {
+        /* one more than it should have, to see its end */
+        size_t most = text.len < sizeof buf ? text.len + 1 : sizeof buf;
+        ssize_t n = read(fd, buf, most);
         if (n < 0 && errno == EINTR)
             continue;
         same = n >= 0 && (size_t)n <= text.len && memcmp(text.at, buf, (size_t)n) == 0;
-        if (same) {
-            text.at += n;
-            text.len -= (size_t)n;
+        if (same && (size_t)n < most) {
+            same = (size_t)n == text.len;
+            break;
         }
-    } while (same && n != 0);
+        text.at += n;
+        text.len -= (size_t)n;
+    }
     close(fd);
-    return !same || text.len != 0;
+    return !same;
 }
 
 /* package.preload's function for one module; upvalues: its path in sb_carried, the directory of the

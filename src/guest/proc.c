@@ -8,27 +8,49 @@ enum {
     RECHECK_MAX_MS = 1000,
 };
 
-struct proc *procs;
+struct proc *procs; /* youngest first */
+static struct proc *procs_oldest;
 size_t procs_running;
 static size_t procs_ended; /* attachable ones */
 
-void proc_add(struct proc *p)
+/* A number that is in use again says nothing about the old command any more. Numbers go up until they
+ * start anew, so mostly there is nobody to look for. */
+static void pids_taken(const struct proc *p)
 {
-    /* A number that is in use again says nothing about the old command any more. */
-    for (struct proc *old = procs; old != NULL; old = old->next)
+    static int highest;
+    int seen = 0;
+    for (unsigned i = 0; i < p->nstages; i++) {
+        seen |= p->stages[i] <= highest;
+        if (p->stages[i] > highest)
+            highest = p->stages[i];
+    }
+    for (struct proc *old = seen ? procs : NULL; old != NULL; old = old->next)
         for (unsigned i = 0; i < old->nstages; i++)
             for (unsigned j = 0; j < p->nstages; j++)
                 if (old->stages[i] == -p->stages[j])
                     old->stages[i] = 0;
+}
+
+void proc_add(struct proc *p)
+{
+    pids_taken(p);
     p->running = 1;
     p->leafed = p->leaf.procs >= 0;
     p->next = procs;
     p->link = &procs;
     if (procs != NULL)
         procs->link = &p->next;
+    else
+        procs_oldest = p;
     procs = p;
     procs_running++;
     loop_wake_at(p->limit_at);
+}
+
+/* NULL: none is. `next` is a proc's first member. */
+static struct proc *younger(const struct proc *p)
+{
+    return p->link == &procs ? NULL : (struct proc *)(void *)p->link;
 }
 
 void proc_free(struct proc *p)
@@ -36,6 +58,8 @@ void proc_free(struct proc *p)
     *p->link = p->next;
     if (p->next != NULL)
         p->next->link = p->link;
+    else
+        procs_oldest = younger(p);
     for (int i = 0; i < 2; i++)
         stream_free(&p->out[i]);
     if (p->stdin_fd >= 0)
@@ -160,15 +184,14 @@ static void proc_hide(struct proc *p)
             stream_free(&p->out[i]);
 }
 
-/* The oldest ended record goes when there are too many. The list is youngest first. */
+/* The oldest ended record goes when there are too many. */
 static void proc_limit_ended(void)
 {
-    struct proc *oldest = NULL;
+    struct proc *oldest = procs_oldest;
     if (procs_ended <= SB_KEEP_ENDED)
         return;
-    for (struct proc *p = procs; p != NULL; p = p->next)
-        if (!p->running && !p->hidden)
-            oldest = p;
+    while (oldest != NULL && (oldest->running || oldest->hidden))
+        oldest = younger(oldest);
     if (oldest != NULL) {
         proc_hide(oldest);
         if (proc_done_with(oldest))

@@ -2,6 +2,7 @@
 #include "fields.h"
 
 #define SPARE (SB_LUA_MESSAGE_SPARE * 16u)
+#define FIRST 896u /* with what is in front of a userdata still a piece that malloc has at hand */
 #define TAGS 256
 
 static const char names_key; /* in the registry: field name -> tag * 4 + kind */
@@ -210,7 +211,7 @@ static void add_stages(struct buffer *b)
 
 unsigned char *sb_lua_pack_message(lua_State *L, int i, uint16_t type, size_t *len)
 {
-    struct buffer b = {.L = L, .cap = 1024};
+    struct buffer b = {.L = L, .cap = FIRST};
     struct sb_packer p;
     i = lua_absindex(L, i);
     luaL_checkstack(L, 10, "fields");

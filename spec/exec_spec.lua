@@ -106,6 +106,33 @@ describe("box:exec", function()
     end)
   end)
 
+  it("looks a user up anew once the files of users have changed", function()
+    with_box(function(box)
+      local function whoami()
+        local r = sandbar.assert(box:exec("echo $HOME; id -G", { user = "visitor" }))
+        return (r.stdout:gsub("%s+", " "))
+      end
+      local function change(line)
+        sandbar.assert(box:exec(line, { user = "root", check = true }))
+      end
+      change("echo visitor:x:1000:1000::/tmp:/bin/sh >> /etc/passwd; touch /etc/group")
+      assert.equal("/tmp 1000 ", whoami())
+      -- in place, as long as before, and within one tick of the clock of files
+      for _, home in ipairs { "/var", "/usr", "/dev", "/tmp" } do
+        change("sed s,:/[a-z]*:/bin/sh$,:" .. home .. ":/bin/sh, /etc/passwd > /tmp/p; cat /tmp/p > /etc/passwd")
+        assert.equal(home .. " 1000 ", whoami())
+      end
+      sandbar.assert(box:exec { "sleep", "2.1" }) -- old enough to be remembered
+      assert.equal("/tmp 1000 ", whoami())
+      assert.equal("/tmp 1000 ", whoami())
+      change("sed s,:/tmp:,:/var:, /etc/passwd > /tmp/p; cat /tmp/p > /etc/passwd")
+      assert.equal("/var 1000 ", whoami())
+      change("sed /^visitor/d /etc/passwd > /tmp/p; mv /tmp/p /etc/passwd; chmod 644 /etc/passwd")
+      local _, err = box:exec({ "true" }, { user = "visitor" })
+      assert.equal("InvalidArgument", err.kind)
+    end)
+  end)
+
   it("gives a secret to the command and to nobody else", function()
     with_box(function(box)
       local secret = sandbar.secret("hunter2hunter2")

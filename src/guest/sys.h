@@ -84,6 +84,7 @@ enum {
     SIGCHLD = 17,
     SIGCONT = 18,
     SIGSTOP = 19,
+    CLOCK_REALTIME = 0,
     CLOCK_MONOTONIC = 1,
     CLOCK_BOOTTIME = 7,
     WNOHANG = 1,

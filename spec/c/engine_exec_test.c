@@ -303,11 +303,56 @@ static void timeouts(void)
     r = wait_for(mailbox, op);
     CHECK(r->error.kind == SB_ERR_CANCELLED && sb_now() - began < 3ull * SECOND);
     sb_op_unref(op);
+    receive(&head, SB_C_TELL); /* in case that it only holds its answer back */
     reply(s.head.req, 0, NULL, 0);
     receive(&head, SB_C_KILL); /* it started after all */
     box_end(box);
     passed(
         "a timeout kills the tree and keeps what there was; a cancel kills too, even a late start");
+}
+
+/* A command that ended before it was answered for. */
+static void whole(void)
+{
+    struct sb_box *box = box_begin();
+    struct sb_exec_options small = plain;
+    unsigned char out[512];
+    small.max_output = 4;
+    for (int i = 0; i < 3; i++) {
+        struct sb_op *op = exec_with(box, i == 1 ? &small : &plain);
+        struct sb_field_view f;
+        struct sb_packer p;
+        struct sb_msg head;
+        receive(&head, SB_C_EXEC);
+        sb_pack_begin(&p, out, sizeof out, SB_REPLY, head.req, 0);
+        sb_pack_u64(&p, SB_F_SERIAL, 3);
+        sb_pack_u64(&p, SB_F_PID, 42);
+        sb_pack_u64(&p, SB_F_STREAMS, 0);
+        sb_pack_u64(&p, SB_F_STATUS, 3);
+        if (i < 2) {
+            sb_pack_bytes(&p, SB_F_DATA, "out\0put", 7);
+            sb_pack_bytes(&p, SB_F_DATA_ERR, "error", 5);
+        }
+        send_msg(fake.pid1, out, p.len, NULL, 0);
+        struct sb_result *r = wait_for(mailbox, op);
+        struct sb_reader all = {r->fields, r->fields + r->fields_len};
+        CHECK(r->error.kind == SB_OK);
+        CHECK(number(r, SB_F_PID, 0) == 42 && number(r, SB_F_STATUS, 99) == 3);
+        CHECK(!sb_read_find(&all, SB_F_DATA, &f) && !sb_read_find(&all, SB_F_DATA_ERR, &f));
+        if (i == 0) {
+            CHECK(r->bytes_len == 7 && memcmp(r->bytes, "out\0put", 7) == 0);
+            CHECK(r->bytes2_len == 5 && memcmp(r->bytes2, "error", 5) == 0);
+        } else if (i == 1) {
+            CHECK(r->bytes_len == 4 && memcmp(r->bytes, "out", 4) == 0);
+            CHECK(r->bytes2_len == 4 && memcmp(r->bytes2, "rror", 4) == 0);
+            CHECK(number(r, SB_F_DROPPED, 0) == 3 && number(r, SB_F_DROPPED_ERR, 0) == 1);
+        } else {
+            CHECK(r->bytes == NULL && r->bytes2 == NULL);
+        }
+        sb_op_unref(op);
+    }
+    box_end(box);
+    passed("a start, its end and its output may come in one answer, and obey the same caps");
 }
 
 /* What pid 1 sends instead of an answer; the exec must fail with Protocol and the connection end. */
@@ -672,6 +717,7 @@ int main(void)
     large();
     feeds();
     timeouts();
+    whole();
     rubbish("a message too short is rubbish", send_short);
     rubbish("a wrong magic is rubbish", send_magic);
     rubbish("a field longer than its message is rubbish", send_damaged);

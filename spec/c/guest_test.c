@@ -1276,6 +1276,140 @@ static void test_bench(struct box *b)
 
 #include "guest_files.h"
 
+/* exec for an asker who wants to hear of the end only. */
+static uint32_t whole_post(int conn, const char *script)
+{
+    struct sb_packer p;
+    exec_begin(&p, 0, 1, 1);
+    sb_pack_u64(&p, SB_F_WHOLE, 1);
+    exec_args(&p, "sh", "-c", script, NULL);
+    return post(conn, &p, NULL, 0);
+}
+
+static int is_bytes(const struct answer *a, uint16_t tag, const char *want, size_t len)
+{
+    struct sb_field_view f;
+    return sb_read_find(&a->fields, tag, &f) && f.len == len && memcmp(f.data, want, len) == 0;
+}
+
+static void tell(int conn, uint32_t req)
+{
+    struct sb_packer p;
+    begin(&p, SB_C_TELL);
+    sb_pack_u64(&p, SB_F_REQ, req);
+    post(conn, &p, NULL, 0);
+}
+
+/* The answer to `req` as pipes; what else comes is skipped. */
+static int started(int conn, uint32_t req, struct run *r)
+{
+    static struct answer a;
+    int at = 0;
+    memset(r, 0, sizeof *r);
+    r->fds[0] = r->fds[1] = r->fds[2] = -1;
+    do
+        if (receive(conn, &a, 5000) != 1)
+            return -1;
+    while (a.head.req != req);
+    r->serial = num(&a, SB_F_SERIAL);
+    for (int i = 0; i < 3; i++)
+        if (num(&a, SB_F_STREAMS) & (1u << i) && at < a.nfds)
+            r->fds[i] = a.fds[at++];
+    return a.head.type == SB_REPLY && at == 2 ? 0 : -1;
+}
+
+static void kill_serial(struct box *b, uint64_t serial)
+{
+    static struct answer a;
+    struct sb_packer p;
+    begin(&p, SB_C_KILL);
+    sb_pack_u64(&p, SB_F_SERIAL, serial);
+    uint32_t req = post(b->conn, &p, NULL, 0);
+    do
+        if (receive(b->conn, &a, 5000) != 1)
+            break;
+    while (a.head.req != req);
+    CHECK(a.head.req == req && a.head.type == SB_REPLY && num(&a, SB_F_COUNT) == 1,
+          "killed %llu processes", (unsigned long long)num(&a, SB_F_COUNT));
+}
+
+static void test_whole(struct box *b)
+{
+    static struct answer a;
+    struct sb_packer p;
+    struct run r;
+    uint32_t req = whole_post(b->conn, "echo out; echo err >&2; exit 3");
+    size_t n;
+    int other;
+    CHECK(receive(b->conn, &a, 5000) == 1 && a.head.type == SB_REPLY && a.head.req == req,
+          "no answer");
+    CHECK(a.nfds == 0 && num(&a, SB_F_STREAMS) == 0 && WEXITSTATUS((int)num(&a, SB_F_STATUS)) == 3,
+          "not in one: %d descriptors", a.nfds);
+    CHECK(is_bytes(&a, SB_F_DATA, "out\n", 4) && is_bytes(&a, SB_F_DATA_ERR, "err\n", 4), "output");
+    CHECK(strcmp(text(&a, SB_F_REASON), "exit") == 0 && num(&a, SB_F_PID) > 1, "record");
+    req = whole_post(b->conn, "head -c 16384 /dev/zero");
+    CHECK(receive(b->conn, &a, 5000) == 1 && a.head.req == req && a.nfds == 0,
+          "an end was told twice, or the limit is lower");
+
+    /* too much for a message */
+    req = whole_post(b->conn, "head -c 300000 /dev/zero");
+    CHECK(started(b->conn, req, &r) == 0 && finish(b->conn, &r) == 0 && r.n[0] == 300000,
+          "long output: %zu", r.n[0]);
+    run_free(&r);
+
+    /* somebody else still writes */
+    req = whole_post(b->conn, "sleep 30 & echo here");
+    CHECK(started(b->conn, req, &r) == 0 && await_exit(b->conn, &r, 5000) == 0, "held pipes");
+    char *first = slurp(r.fds[1], &n, 200);
+    CHECK(same(first, "here\n"), "%s", first);
+    free(first);
+    kill_serial(b, r.serial);
+    run_free(&r);
+
+    /* asked for */
+    req = whole_post(b->conn, "echo here; exec sleep 30");
+    tell(b->conn, req);
+    CHECK(started(b->conn, req, &r) == 0, "the answer stays away");
+    first = slurp(r.fds[1], &n, 200);
+    CHECK(same(first, "here\n"), "%s", first);
+    free(first);
+    tell(b->conn, req);
+    kill_serial(b, r.serial);
+    run_free(&r);
+
+    /* somebody asks about the command; the one that waits is told of it then, and of the end */
+    uint32_t req2 = whole_post(b->conn, "exec sleep 30");
+    other = new_conn(b);
+    begin(&p, SB_C_KILL);
+    sb_pack_u64(&p, SB_F_SERIAL, r.serial + 1);
+    post(other, &p, NULL, 0);
+    CHECK(started(b->conn, req2, &r) == 0 && await_exit(b->conn, &r, 5000) == 0 &&
+              WTERMSIG((int)r.status) == SIGKILL,
+          "killed by another");
+    run_free(&r);
+    CHECK(receive(other, &a, 5000) == 1 && num(&a, SB_F_COUNT) == 1, "kill");
+
+    /* the one that waits goes away: the command goes on, what it writes is kept */
+    exec_begin(&p, 0, 1, 1);
+    sb_pack_u64(&p, SB_F_WHOLE, 1);
+    sb_pack_str(&p, SB_F_TAG, "left");
+    exec_args(&p, "sh", "-c", "echo one; sleep 0.2; echo two; exec sleep 30", NULL);
+    post(other, &p, NULL, 0);
+    close(other);
+    double end = now() + 5;
+    do {
+        begin(&p, SB_C_ATTACH);
+        sb_pack_str(&p, SB_F_TAG, "left");
+        post(b->conn, &p, NULL, 0);
+        n = 0;
+        while (receive(b->conn, &a, 5000) == 1 && a.head.type == SB_PART)
+            n += is_bytes(&a, SB_F_DATA, "one\ntwo\n", 8);
+    } while (n != 1 && now() < end);
+    CHECK(n == 1, "the tail");
+    kill_serial(b, num(&a, SB_F_SERIAL));
+    serve_control(b);
+}
+
 static const struct {
     const char *name;
     void (*run)(struct box *b);
@@ -1283,6 +1417,7 @@ static const struct {
     {"ping", test_ping},
     {"exec", test_exec},
     {"start_errors", test_start_errors},
+    {"whole", test_whole},
     {"pipeline", test_pipeline},
     {"kill", test_kill},
     {"attach", test_attach},

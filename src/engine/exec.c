@@ -231,6 +231,16 @@ static void send_release(struct exec *exec)
     sb_box_call(exec->box, NULL, buf, p.len, NULL, 0, NULL);
 }
 
+/* Who is to be killed is known once its start has been answered for. */
+static void send_tell(struct exec *exec)
+{
+    unsigned char buf[64];
+    struct sb_packer p;
+    sb_pack_begin(&p, buf, sizeof buf, SB_C_TELL, 0, 0);
+    sb_pack_u64(&p, SB_F_REQ, exec->call.req);
+    sb_box_call(exec->box, NULL, buf, p.len, NULL, 0, NULL);
+}
+
 /* Completes with what there is; err NULL: success. */
 static void finish(struct exec *exec, const struct sb_error *err)
 {
@@ -383,10 +393,31 @@ static int capture_start(struct capture *c, int fd, struct sb_error *err)
     return rc;
 }
 
+/* It had ended before it was answered for: the reply tells all, the output comes last. */
+static void ended_already(struct exec *exec, const struct sb_answer *answer)
+{
+    struct sb_reader at = answer->fields;
+    struct sb_field_view f;
+    size_t told = answer->raw_len;
+    while (sb_read_field(&at, &f) == 1) {
+        struct capture *c = f.tag == SB_F_DATA ? &exec->out : &exec->err;
+        if (f.tag != SB_F_DATA && f.tag != SB_F_DATA_ERR)
+            continue;
+        if (told == answer->raw_len)
+            told = (size_t)(f.data - answer->raw) - 8;
+        c->used = 1;
+        capture_add(c, f.data, f.len);
+    }
+    exec->state = ENDED;
+    fields_add(exec, answer->raw, told);
+    finish_ended(exec);
+}
+
 static void answered(struct sb_call *call, const struct sb_answer *answer)
 {
     struct exec *exec = EXEC_OF(call, call);
     struct sb_error err = {SB_OK};
+    struct sb_field_view status;
     const char *wrong;
     int fds[3], rc;
     exec->serial = sb_read_u64(&answer->fields, SB_F_SERIAL, 0);
@@ -414,6 +445,10 @@ static void answered(struct sb_call *call, const struct sb_answer *answer)
             sb_conn_forget(&exec->box->conn, call);
         sb_conn_break(&exec->box->conn, wrong);
         finish(exec, &err);
+        return;
+    }
+    if (answer->nfds == 0 && sb_read_find(&answer->fields, SB_F_STATUS, &status)) {
+        ended_already(exec, answer);
         return;
     }
     exec->state = RUNNING;
@@ -454,6 +489,8 @@ static void cancelled(struct sb_op *op, void *owner)
     }
     if (exec->state == RUNNING)
         sb_proc_kill(exec->box, exec->serial);
+    else
+        send_tell(exec);
     sb_timer_set(&exec->timer, sb_now() + KILL_LIMIT_NS);
 }
 

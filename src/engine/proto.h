@@ -78,8 +78,10 @@ enum sb_msg_type {
     /* caller -> pid 1 */
     SB_C_PING = 96, /* -> reply */
     SB_C_EXEC, /* stage, arg*, [stage, arg* ...], env*, clean_env, user, cwd, tag, in_mode, out_mode,
-                        err_mode, detached, time_limit_ms -> serial, pid, start_ns, streams; fds in the
-                        order of the bits of `streams`. Later SB_EXITED with req = 0 */
+                        err_mode, detached, time_limit_ms, whole -> serial, pid, start_ns, streams; fds in
+                        the order of the bits of `streams`. Later SB_EXITED with req = 0.
+                        whole: the asker waits for the end anyway. The answer may come then, and instead of
+                        streams and SB_EXITED carry that one's fields, last of all data and data_err */
     SB_C_SIGNAL, /* serial, signal, group -> count: how many processes it was delivered to */
     SB_C_KILL, /* serial, signal, grace_ms: the whole tree, KILL after the grace; answered when the
                         leader has been reaped and the tree is empty -> count */
@@ -91,6 +93,7 @@ enum sb_msg_type {
     SB_C_LIST,    /* -> SB_PART: a process record each (serial, pid, start_ns, tag, arg*, cwd, user,
                         detached, running), then SB_REPLY */
     SB_C_FILE,    /* file_op, ... see enum sb_file_op; answered by a worker process */
+    SB_C_TELL,    /* req: of an SB_C_EXEC with `whole`, whose answer is wanted now -> reply */
 };
 
 /* Bits of the `streams` field, and its order of descriptors. */
@@ -107,6 +110,7 @@ enum sb_stdio {
 
 #define SB_TAIL_BYTES 65536    /* kept per stream once nobody reads */
 #define SB_PIPE_BYTES 262144   /* wished size of an output pipe; smaller where the kernel refuses */
+#define SB_WHOLE_BYTES 16384   /* of each stream: the most that comes with an answer to SB_C_EXEC */
 #define SB_KEEP_ENDED 256      /* how many ended processes stay attachable ... */
 #define SB_KEEP_ENDED_MS 60000 /* ... and for how long */
 
@@ -169,7 +173,8 @@ enum sb_file_op {
     X(87, MAXRSS, maxrss, U) X(88, SIGNAL, signal, U) X(89, GROUP, group, U) \
     X(90, GRACE_MS, grace_ms, U) X(91, LEASE, lease, U) X(92, STREAM, stream, U) \
     X(93, DATA, data, B) X(94, DROPPED, dropped, U) X(95, RUNNING, running, U) \
-    X(96, DROPPED_ERR, dropped_err, U) \
+    X(96, DROPPED_ERR, dropped_err, U) X(97, WHOLE, whole, U) \
+    X(98, DATA_ERR, data_err, B) X(99, REQ, req, U) \
     /* files */ \
     X(110, FILE_OP, file_op, U) X(111, OFLAGS, oflags, U) X(112, MODE, mode, U) \
     X(113, OWNER, owner, B) X(114, EXCLUSIVE, exclusive, U) X(115, APPEND, append, U) \

@@ -277,6 +277,7 @@ static void dispatch(struct request *r)
     case SB_C_RELEASE:
     case SB_C_DETACH:
     case SB_C_LIST:
+    case SB_C_TELL:
         proc_request(r);
         break;
     default: /* from a newer caller */

@@ -9,7 +9,7 @@
 struct wish {
     size_t nargs, nenv, nstages, record;
     struct sb_field_view user, cwd, tag;
-    uint64_t in, out, err, detached, clean, limit_ms;
+    uint64_t in, out, err, detached, clean, limit_ms, whole;
     const char *wrong;
 };
 
@@ -85,6 +85,9 @@ static void wish_read(struct wish *w, const struct request *r)
             break;
         case SB_F_TIME_LIMIT_MS:
             w->limit_ms = sb_field_u64(&f, 0);
+            break;
+        case SB_F_WHOLE:
+            w->whole = sb_field_u64(&f, 0);
             break;
         default:
             break;
@@ -305,12 +308,10 @@ void exec_request(struct request *r)
     static uint64_t serials;
     struct wish w;
     struct launch l = {.in = -1, .out = -1, .err = -1};
-    struct sb_packer answer;
     struct proc *p = NULL;
     void *vectors = NULL;
     char **argv;
-    int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1}, fds[3], made = 0, started = 0;
-    unsigned nfds = 0, streams = 0;
+    int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1}, made = 0, started = 0;
 
     wish_read(&w, r);
     if (w.wrong != NULL) {
@@ -376,34 +377,20 @@ void exec_request(struct request *r)
     p->detached = w.detached != 0;
     if (w.limit_ms != 0)
         p->limit_at = sys_now_ms() + w.limit_ms + 1; /* now is rounded down: never early */
-    if (in[1] >= 0) {
-        streams |= SB_STREAM_STDIN;
-        fds[nfds++] = in[1];
-    }
-    if (w.out == SB_IO_PIPE) {
-        streams |= SB_STREAM_STDOUT;
-        fds[nfds++] = out[0];
-    }
-    if (w.err == SB_IO_PIPE) {
-        streams |= SB_STREAM_STDERR;
-        fds[nfds++] = err[0];
-    }
     proc_add(p);
-    answer_begin(&answer, SB_REPLY, r->head.req);
-    sb_pack_u64(&answer, SB_F_SERIAL, p->serial);
-    sb_pack_u64(&answer, SB_F_PID, (uint64_t)p->pid);
-    sb_pack_u64(&answer, SB_F_START_NS, p->start_ns);
-    sb_pack_u64(&answer, SB_F_STREAMS, streams);
-    conn_send(r->conn, &answer, fds, nfds);
-    if (p->detached) {
-        p->stdin_fd = in[1];
-        in[1] = -1;
-    }
     if (out[0] >= 0)
         stream_open(&p->out[0], out[0], w.out == SB_IO_PIPE ? r->conn : NULL);
     if (err[0] >= 0)
         stream_open(&p->out[1], err[0], w.err == SB_IO_PIPE ? r->conn : NULL);
     out[0] = err[0] = -1;
+    if (w.whole && in[1] < 0 && w.out != SB_IO_TAIL && w.err != SB_IO_TAIL)
+        started_hold(p, r->head.req);
+    else
+        started_tell(p, r->head.req, in[1]);
+    if (p->detached) {
+        p->stdin_fd = in[1];
+        in[1] = -1;
+    }
 
 done:
     close_fd(&in[0]);

@@ -68,7 +68,7 @@ void proc_free(struct proc *p)
     mem_free(p);
 }
 
-static void pack_end(struct sb_packer *a, const struct proc *p)
+void proc_pack_end(struct sb_packer *a, const struct proc *p)
 {
     int sig = p->status & 127;
     sb_pack_u64(a, SB_F_STATUS, (uint64_t)(unsigned)p->status);
@@ -80,13 +80,13 @@ static void pack_end(struct sb_packer *a, const struct proc *p)
     sb_pack_u64(a, SB_F_MAXRSS, (uint64_t)p->usage.maxrss * 1024);
 }
 
-static void send_exited(struct conn *c, uint32_t req, const struct proc *p)
+void proc_send_exited(struct conn *c, uint32_t req, const struct proc *p)
 {
     struct sb_packer a;
     answer_begin(&a, SB_EXITED, req);
     sb_pack_u64(&a, SB_F_SERIAL, p->serial);
     sb_pack_u64(&a, SB_F_PID, (uint64_t)p->pid);
-    pack_end(&a, p);
+    proc_pack_end(&a, p);
     for (int i = 0; i < 2; i++)
         if (p->out[i].dropped > 0)
             sb_pack_u64(&a, i == 0 ? SB_F_DROPPED : SB_F_DROPPED_ERR, p->out[i].dropped);
@@ -115,7 +115,7 @@ static void waiters_answer(struct proc *p, int tree_empty)
         if (w->kill)
             send_count(w->conn, w->req, w->count);
         else
-            send_exited(w->conn, w->req, p);
+            proc_send_exited(w->conn, w->req, p);
         mem_free(w);
     }
 }
@@ -211,7 +211,10 @@ static void proc_ended(struct proc *p)
     if (p->stdin_fd >= 0)
         sys_close(p->stdin_fd);
     p->stdin_fd = -1;
-    send_exited(p->owner, 0, p);
+    if (p->held != 0)
+        started_tell_end(p);
+    else
+        proc_send_exited(p->owner, 0, p);
     waiters_answer(p, 0);
     p->recheck_step = 0;
     proc_settle(p, now);
@@ -330,8 +333,10 @@ void proc_forget(struct conn *c)
                 at = &w->next;
             }
         }
-        if (p->owner == c)
+        if (p->owner == c) {
+            started_drop(p);
             p->owner = NULL; /* it goes on: its output is drained, its exit status kept */
+        }
         for (int i = 0; i < 2; i++)
             if (p->out[i].lease == c)
                 stream_drain(&p->out[i]);
@@ -384,7 +389,7 @@ static void pack_record(struct sb_packer *a, const struct proc *p)
     sb_pack_u64(a, SB_F_DROPPED, p->out[0].dropped);
     sb_pack_u64(a, SB_F_DROPPED_ERR, p->out[1].dropped);
     if (!p->running)
-        pack_end(a, p);
+        proc_pack_end(a, p);
     if (a->cap - a->len < p->record_len) {
         a->overflow = 1;
         return;
@@ -506,12 +511,25 @@ static void request_list(struct request *r)
     conn_reply(r->conn, r->head.req);
 }
 
+static void request_tell(struct request *r)
+{
+    uint64_t req = sb_read_u64(&r->fields, SB_F_REQ, 0);
+    for (struct proc *p = procs; p != NULL; p = p->next)
+        if (p->held != 0 && p->held == req && p->owner == r->conn)
+            started_tell_held(p);
+    conn_reply(r->conn, r->head.req);
+}
+
 void proc_request(struct request *r)
 {
     struct proc *p;
     uint64_t sig = sb_read_u64(&r->fields, SB_F_SIGNAL, SIGTERM);
     if (r->head.type == SB_C_LIST) {
         request_list(r);
+        return;
+    }
+    if (r->head.type == SB_C_TELL) {
+        request_tell(r);
         return;
     }
     p = proc_find(r);
@@ -523,6 +541,8 @@ void proc_request(struct request *r)
         conn_error(r->conn, r->head.req, "InvalidArgument", 0, NULL, "no such signal", NULL);
         return;
     }
+    if (p->held != 0)
+        started_tell_held(p);
     switch (r->head.type) {
     case SB_C_SIGNAL:
         send_count(r->conn, r->head.req,
@@ -535,7 +555,7 @@ void proc_request(struct request *r)
         if (p->running)
             add_waiter(r, p, 0, 0);
         else
-            send_exited(r->conn, r->head.req, p);
+            proc_send_exited(r->conn, r->head.req, p);
         break;
     case SB_C_ATTACH:
         request_attach(r, p);

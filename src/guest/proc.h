@@ -11,7 +11,8 @@ struct stream {
     struct watch watch; /* fd = -1: at its end, or never was one. First: the loop hands it back */
     struct conn *lease;
     int watched;
-    char *ring; /* NULL until the first byte */
+    struct proc *held; /* watched only for the sake of the answer that is held back */
+    char *ring;        /* NULL until the first byte */
     uint32_t head, len;
     uint64_t dropped;
 };
@@ -31,6 +32,7 @@ struct proc {
     struct proc *next, **link;
     uint64_t serial, start_ns;
     struct conn *owner; /* gets SB_EXITED; NULL once gone */
+    uint32_t held;      /* the request whose answer is held back, 0: none */
     int detached, running, limited, hidden;
     struct leaf leaf; /* given back once empty */
     int leafed;       /* had one: its tree is what was in it */
@@ -58,6 +60,16 @@ void proc_reap(void);
 void proc_tick(uint64_t now);
 /* A connection is gone: its leases, its waiters, its commands that are not detached. */
 void proc_forget(struct conn *c);
+/* status, reason, signal, utime, stime, maxrss of an ended one. */
+void proc_pack_end(struct sb_packer *a, const struct proc *p);
+void proc_send_exited(struct conn *c, uint32_t req, const struct proc *p);
+
+/* started.c: the answer to SB_C_EXEC, for p->owner */
+void started_tell(struct proc *p, uint32_t req, int in);
+void started_hold(struct proc *p, uint32_t req);
+void started_tell_held(struct proc *p); /* now, although it has not ended */
+void started_tell_end(struct proc *p);
+void started_drop(struct proc *p); /* to nobody */
 
 /* tail.c */
 void stream_open(struct stream *s, int fd, struct conn *lease);
@@ -66,6 +78,8 @@ void stream_pump(struct stream *s);  /* takes in what lies in the pipe, if we ar
 void stream_close(struct stream *s);
 void stream_free(struct stream *s);
 int stream_at_end(const struct stream *s); /* no writer, nothing left in the pipe */
+int stream_no_writer(const struct stream *s, size_t *left);
+size_t stream_filled(const struct stream *s); /* bytes in the pipe */
 /* The tail in one or two pieces. */
 unsigned stream_tail(const struct stream *s, struct sys_iov piece[2]);
 void stream_forget_tail(struct stream *s);

@@ -93,19 +93,33 @@ void stream_free(struct stream *s)
     s->head = s->len = 0;
 }
 
-int stream_at_end(const struct stream *s)
+int stream_no_writer(const struct stream *s, size_t *left)
 {
     struct {
         int fd;
         short events, revents;
-    } poll = {s->watch.fd, 0, 0};
+    } poll = {s->watch.fd, POLLIN, 0};
     struct sys_timespec zero = {0, 0};
-    int left = 0;
+    *left = 0;
     if (s->watch.fd < 0)
         return 1;
     if (SYS5(__NR_ppoll, &poll, 1, &zero, NULL, 8) != 1 || !(poll.revents & POLLHUP))
         return 0;
-    return SYS3(__NR_ioctl, s->watch.fd, FIONREAD, &left) == 0 && left == 0;
+    if (poll.revents & POLLIN)
+        *left = stream_filled(s);
+    return 1;
+}
+
+size_t stream_filled(const struct stream *s)
+{
+    int n = 0;
+    return SYS3(__NR_ioctl, s->watch.fd, FIONREAD, &n) == 0 ? (size_t)n : SIZE_MAX;
+}
+
+int stream_at_end(const struct stream *s)
+{
+    size_t left;
+    return stream_no_writer(s, &left) && left == 0;
 }
 
 unsigned stream_tail(const struct stream *s, struct sys_iov piece[2])

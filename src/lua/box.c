@@ -119,6 +119,7 @@ static int exec(lua_State *L)
         sb_lua_message_add(a.data, &a.len, SB_F_OUT_MODE, SB_IO_PIPE);
     if (!err)
         sb_lua_message_add(a.data, &a.len, SB_F_ERR_MODE, SB_IO_PIPE);
+    sb_lua_message_add(a.data, &a.len, SB_F_WHOLE, 1);
     return asked(L, &a, sb_exec(a.box, a.mailbox, a.data, a.len, &options));
 }
 

@@ -3,7 +3,7 @@
 #include "proc.h"
 #include "str.h"
 
-enum { WALK_ROUNDS = 32, LEAVES_LOW = 2, PARKED_MAX = 16 };
+enum { WALK_ROUNDS = 32, WALK_PATIENCE = 15000000 /* ns */, LEAVES_LOW = 2, PARKED_MAX = 16 };
 
 /* Leaves whose last processes were killed but may not be gone yet. */
 static struct leaf parked[PARKED_MAX];
@@ -126,6 +126,7 @@ static uint64_t leaf_signal(const struct leaf *leaf, int sig)
 struct entry {
     int pid, parent, group, session;
     int in; /* belongs to the tree */
+    char state;
 };
 
 struct table {
@@ -142,6 +143,7 @@ static int stat_parse(const char *s, size_t len, struct entry *e)
         p--;
     if (p == s || end - p < 4)
         return 0;
+    e->state = p[1];
     p += 3; /* space, state, space */
     for (int i = 0; i < 3; i++) {
         const char *stop = str_find(p, (size_t)(end - p), ' ');
@@ -232,11 +234,24 @@ static size_t table_mark(struct table *t, const struct proc *p)
     return found;
 }
 
-/* Stops the tree, so that nobody slips away while it is being counted, then signals it. */
+/* Nobody in it runs. */
+static int table_stands(const struct table *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (t->at[i].in && str_find("TtZX", 4, t->at[i].state) == NULL)
+            return 0;
+    return 1;
+}
+
+/* Stops the tree, so that nobody slips away while it is being counted, then signals it. Whoever is in the middle
+ * of a fork when he is told to stop still ends it, and the child could leave the tree by setsid() once he is dead.
+ * So it is counted once more after all were seen to stand. */
 static uint64_t walk_signal(const struct proc *p, int sig)
 {
+    struct sys_timespec moment = {0, 200000};
     struct table t = {NULL, 0};
     size_t last = 0;
+    int stood = 0;
     uint64_t count = 0;
     for (int round = 0; round < WALK_ROUNDS; round++) {
         size_t found;
@@ -244,8 +259,15 @@ static uint64_t walk_signal(const struct proc *p, int sig)
         if (table_read(&t) != 0)
             break;
         found = table_mark(&t, p);
-        if (found == last && round > 0)
+        if (found == last && stood)
             break;
+        stood = table_stands(&t);
+        if (found == last && !stood) {
+            if (moment.nsec > WALK_PATIENCE)
+                break;
+            SYS2(__NR_nanosleep, &moment, NULL);
+            moment.nsec *= 2;
+        }
         last = found;
         for (size_t i = 0; i < t.n; i++)
             if (t.at[i].in)

@@ -103,6 +103,18 @@ describe("the supervisor", function()
     box:close()
   end)
 
+  it("destroys at a scope's end no sandbox that somebody else has made under the same id since", function()
+    local sandboxes = helper.open()
+    local scoped = sandbar.assert(sandboxes:create_scoped { id = "again" })
+    sandbar.assert(sandboxes:destroy("again"))
+    local other = sandbar.assert(sandboxes:create { id = "again" })
+    scoped:close()
+    assert.equal("running", sandbar.assert(sandboxes:info("again")).state)
+    assert.is_true(sandbar.assert(other:exec("true")).ok)
+    sandbar.assert(other:destroy())
+    other:close()
+  end)
+
   it("names what ended a sandbox by a word, and says that its disk is kept", function()
     local root = helper.dir()
     local sandboxes = helper.open { root = root }

@@ -33,6 +33,7 @@
 #define EVENTS_PER_TURN 64
 #define WAKE_KEY UINT64_MAX
 #define HOLD 1000000  /* ns that the loop may stand still between two waits */
+#define SHORT 3       /* a wait is, as long as it lasts no more than so many times HOLD */
 #define SIGSET_SIZE 8 /* the kernel's */
 
 enum loop_state { LOOP_NONE, LOOP_RUNNING, LOOP_STOPPING, LOOP_STOPPED };
@@ -58,6 +59,7 @@ static struct {
     size_t slot_count;
     enum driver driver;
     int waiters;              /* threads in sb_loop_wait */
+    uint64_t turns;           /* how often a waiter has taken the loop over */
     struct sb_mailbox *alone; /* of the only waiter, which is not driving */
     int baton_fd;
     int baton_set;       /* it will go off */
@@ -232,6 +234,8 @@ static void leave_to_nobody(uint64_t ns)
 /* Our thread's, with the lock held: comes back when the loop is its own. */
 static void wait_for_baton(void)
 {
+    uint64_t seen = loop.turns;
+    int again = 0;
     while (!is_io_thread) {
         uint64_t count, now;
         pthread_mutex_unlock(&loop.lock);
@@ -240,8 +244,15 @@ static void wait_for_baton(void)
         pthread_mutex_lock(&loop.lock);
         loop.baton_set = 0;
         now = monotonic();
-        if (loop.driver != BY_NOBODY)
-            continue; /* who has it sets the baton when he is done */
+        if (loop.driver != BY_NOBODY) {
+            /* While one short wait follows the other it is kept set here, where nobody waits for it;
+             * after a long one who has the loop sets it when he is done. */
+            again = loop.turns == seen ? again + 1 : 0;
+            seen = loop.turns;
+            if (again < SHORT)
+                set_baton(HOLD);
+            continue;
+        }
         if (now < loop.takes_over) {
             set_baton(loop.takes_over - now);
             continue;
@@ -297,6 +308,7 @@ static int take_over(void)
         if (loop.state != LOOP_RUNNING || loop.driver != BY_NOBODY)
             return 0;
         loop.driver = BY_WAITER;
+        loop.turns++;
         is_io_thread = 1;
     }
     return 1;

@@ -433,6 +433,45 @@ describe("errors and yields inside callbacks (B47)", function()
     end)
   end)
 
+  -- What is in the scope is collected in the same cycle, before the scope's finalizers get their turn.
+  it("a scope that is lost with the coroutine it was opened in ends quietly, whatever it held", function()
+    local r = helper.run_lua([[
+      local sandbar = require "sandbar"
+      local sandboxes = sandbar.assert(sandbar.open { root = (...), linger = 0 })
+      local box = sandbar.assert(sandboxes:create_scoped {})
+      local ran = 0
+      for i = 1, 3 do
+        coroutine.resume(coroutine.create(function()
+          sandbar.scope(function(scope)
+            local other = sandbar.assert(sandboxes:create_scoped({ id = "lost" .. i }, scope))
+            local p = sandbar.assert(box:start({ "sleep", "600" }, { scope = scope, stdin = "pipe", detached = true }))
+            sandbar.assert(p:reference())
+            sandbar.assert(box:start({ "sleep", "601" }, { scope = scope, stdin = "pipe" }))
+            sandbar.assert(other:start("sleep 600"))
+            sandbar.assert(box.files:open("/etc/passwd"))
+            scope:defer(function() ran = ran + 1 end)
+            coroutine.yield()
+          end)
+        end))
+        collectgarbage()
+        collectgarbage()
+        sandbar.sleep(0.01)
+      end
+      local deadline = os.time() + 20
+      while ran < 3 or #sandbar.assert(sandboxes:list()) > 1 do
+        assert(os.time() < deadline, "they stay")
+        sandbar.sleep(0.01)
+      end
+      local left = 0
+      for _, one in ipairs(sandbar.assert(box:processes())) do
+        left = left + (one.running and 1 or 0)
+      end
+      print(left, sandbar.assert(box:exec("echo on")).stdout)
+    ]], { args = { helper.root() }, timeout = 60 })
+    assert.equal("", r.stderr)
+    assert.equal("3\ton\n\n", r.stdout)
+  end)
+
   it("the program may end inside of each of them", function()
     local PLACES = {
       on_output = [[box:exec("yes", { on_output = leave })]],

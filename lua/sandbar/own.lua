@@ -50,7 +50,11 @@ end
 -- Fires a release and waits for its end, which goes to the audit trail as `event`. True; or nil and Timeout
 -- when that takes longer: then it goes on by itself, tried again and reported by the runtime.
 function own.finish(release, timeout, event)
-  local _, err = wait.op(release:op(), timeout, event.op)
+  local op = release:op()
+  if not op then -- collected with its handle, which has fired it and told so
+    return true
+  end
+  local _, err = wait.op(op, timeout, event.op)
   event.error = err
   audit.emit("release", event)
   if err and err.kind == "Timeout" then

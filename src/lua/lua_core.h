@@ -48,8 +48,10 @@ int sb_lua_forked(lua_State *L, const void *object);
 /* ---- native objects (struct sb_object first) as userdata ---- */
 struct sb_lua_class {
     const struct sb_object_type *type;
-    const char *name;        /* "sandbar.NativeStream": the metatable's name */
-    const luaL_Reg *methods; /* the whole __index; `close`, when there is one, is also __close */
+    const char *name; /* "sandbar.NativeStream": the metatable's name */
+    const luaL_Reg
+        *methods;  /* the whole __index; `close`, when there is one, is also __close. close,
+                                close_write and lease_release do nothing once it was collected */
     size_t weight; /* bytes of native memory behind a typical one; steps the collector above 4096 */
     void (*collected)(
         void *object); /* may be NULL: the userdata is garbage (same generation), before its

@@ -38,15 +38,51 @@ void sb_lua_new_metatable(lua_State *L, const char *name, const luaL_Reg *meta,
     lua_pop(L, 1);
 }
 
+static struct lua_object *object_at(lua_State *L, int arg, const struct sb_object_type *type)
+{
+    struct lua_object *o = lua_touserdata(L, arg);
+    if (o == NULL || !lua_getmetatable(L, arg))
+        return NULL;
+    sb_lua_rawgetp(L, LUA_REGISTRYINDEX, type);
+    int same = lua_rawequal(L, -1, -2);
+    lua_pop(L, 2);
+    return same ? o : NULL;
+}
+
+/* A method that gives up the object. The finalizers of a scope that nobody closed run after its
+ * collection, with what was collected in the same cycle: there is nothing left to give up. */
+static int object_end(lua_State *L)
+{
+    const struct sb_lua_class *class = lua_touserdata(L, lua_upvalueindex(1));
+    const struct lua_object *o = object_at(L, 1, class->type);
+    if (o != NULL && o->object == NULL)
+        return 0;
+    return lua_tocfunction(L, lua_upvalueindex(2))(L);
+}
+
+static int ends(const char *method)
+{
+    return strcmp(method, "close") == 0 || strcmp(method, "close_write") == 0 ||
+           strcmp(method, "lease_release") == 0;
+}
+
 void sb_lua_register(lua_State *L, const struct sb_lua_class *class)
 {
     static const luaL_Reg meta[] = {{"__gc", object_gc}, {NULL, NULL}};
     sb_lua_new_metatable(L, class->name, meta, class->methods);
     luaL_getmetatable(L, class->name);
     for (const luaL_Reg *m = class->methods; m->name != NULL; m++)
-        if (strcmp(m->name, "close") == 0) {
+        if (ends(m->name)) {
+            lua_getfield(L, -1, "__index");
+            lua_pushlightuserdata(L, (void *)class);
             lua_pushcfunction(L, m->func);
-            lua_setfield(L, -2, "__close");
+            lua_pushcclosure(L, object_end, 2);
+            if (strcmp(m->name, "close") == 0) {
+                lua_pushvalue(L, -1);
+                lua_setfield(L, -4, "__close");
+            }
+            lua_setfield(L, -2, m->name);
+            lua_pop(L, 1);
         }
     lua_pushlightuserdata(L, (void *)class);
     lua_rawseti(L, -2, 1);
@@ -91,13 +127,8 @@ void sb_lua_push_ref(lua_State *L, void *object)
 
 void *sb_lua_test_object(lua_State *L, int arg, const struct sb_object_type *type)
 {
-    struct lua_object *o = lua_touserdata(L, arg);
-    if (o == NULL || !lua_getmetatable(L, arg))
-        return NULL;
-    sb_lua_rawgetp(L, LUA_REGISTRYINDEX, type);
-    int same = lua_rawequal(L, -1, -2);
-    lua_pop(L, 2);
-    return same ? o->object : NULL;
+    struct lua_object *o = object_at(L, arg, type);
+    return o != NULL ? o->object : NULL;
 }
 
 void *sb_lua_check_object(lua_State *L, int arg, const struct sb_object_type *type)

@@ -1,5 +1,6 @@
 /* Releases as userdata. Collecting one drops the reference and fires nothing: a handle's collection
- * does that. */
+ * does that. The finalizers of a scope that nobody closed run after its collection, with what was
+ * collected in the same cycle: such a release is one that its handle has fired. */
 #include "open.h"
 
 #define NAME "sandbar.Release"
@@ -28,13 +29,17 @@ struct sb_release *sb_lua_check_release(lua_State *L, int arg)
 
 static int release_fire(lua_State *L)
 {
-    lua_pushboolean(L, sb_release_fire(sb_lua_check_release(L, 1), NULL));
+    struct sb_release *release = sb_lua_check_release(L, 1);
+    lua_pushboolean(L, release != NULL && sb_release_fire(release, NULL));
     return 1;
 }
 
+/* Nil for a collected one. */
 static int release_op(lua_State *L)
 {
     struct sb_release *release = sb_lua_check_release(L, 1);
+    if (release == NULL)
+        return 0;
     struct sb_mailbox *mailbox = sb_lua_mailbox(L);
     struct sb_op **slot = sb_lua_new_op(L);
     *slot = sb_op_new(mailbox, NULL, NULL);
@@ -45,13 +50,15 @@ static int release_op(lua_State *L)
 
 static int release_cancel(lua_State *L)
 {
-    lua_pushboolean(L, sb_release_cancel(sb_lua_check_release(L, 1)));
+    struct sb_release *release = sb_lua_check_release(L, 1);
+    lua_pushboolean(L, release != NULL && sb_release_cancel(release));
     return 1;
 }
 
 static int release_fired(lua_State *L)
 {
-    lua_pushboolean(L, sb_release_fired(sb_lua_check_release(L, 1)));
+    struct sb_release *release = sb_lua_check_release(L, 1);
+    lua_pushboolean(L, release == NULL || sb_release_fired(release));
     return 1;
 }
 

@@ -133,6 +133,14 @@ describe("http", function()
       assert.equal(100000, #assert(fetch { path = "/big/100000", max_body = 100000 }).body)
     end)
 
+    it("refuses a max_body that is no number of bytes as a value, not as misuse", function()
+      for _, max in ipairs { -1, 0 / 0, -1 / 0 } do
+        local answer, err = fetch { path = "/status/200", max_body = max }
+        assert.is_nil(answer)
+        assert.equal("InvalidArgument", err.kind)
+      end
+    end)
+
     it("carries large bodies whole", function()
       assert.equal(20000000, #assert(fetch("/big/20000000")).body)
     end)

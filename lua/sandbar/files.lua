@@ -39,6 +39,9 @@ function methods:read(path, opts)
   end
   local r
   local max = opts.max or WHOLE
+  if not (max >= 0) then
+    return invalid("read", path, ("max: %s is no number of bytes"):format(tostring(max)))
+  end
   r, err = call(state, "read", timeout, "read_all", fields, max)
   if not r then
     return nil, err.kind == "LimitExceeded" and errors.from(err, nil, { limit = max, path = path }) or err

@@ -201,6 +201,9 @@ function http.fetch(port, request)
       return nil, err
     end
   end
+  if request.max_body and not (request.max_body >= 0) then
+    return bad(("max_body: %s is no number of bytes"):format(tostring(request.max_body)))
+  end
   local body, upload = request.body, nil
   if body ~= nil and type(body) ~= "string" and not core.is_secret(body) then
     if not compat.is_callable(body) and not check.readable(body) then

@@ -7,7 +7,7 @@
 
 enum { FILE_MAX = 1 << 20, SPEC_MAX = 256 };
 
-#define SETTLED_NS 2000000000ull
+#define SECOND_NS 1000000000
 
 #define ID_MAX 4294967294u /* the last one means "none" to the kernel */
 
@@ -251,7 +251,7 @@ static struct {
 
 static int64_t ns_of(const struct statx_timestamp *t)
 {
-    return t->tv_sec * 1000000000 + t->tv_nsec;
+    return t->tv_sec * SECOND_NS + t->tv_nsec;
 }
 
 static void version_of(const char *path, struct version *v)
@@ -272,10 +272,12 @@ static int version_same(const struct version *a, const struct version *b)
     return memcmp(a, b, sizeof *a) == 0;
 }
 
-/* Time stamps move by ticks: what has changed just now may change once more and look the same. */
+/* Time stamps move by ticks (10 ms at most, or whole seconds where a file system has no more): what has
+ * changed just now may change once more and look the same. */
 static int version_settled(const struct version *v)
 {
-    return v->changed + (int64_t)SETTLED_NS < (int64_t)sys_clock_ns(CLOCK_REALTIME);
+    int64_t tick = v->changed % SECOND_NS == 0 ? SECOND_NS : SECOND_NS / 20;
+    return v->changed + 2 * tick < (int64_t)sys_clock_ns(CLOCK_REALTIME);
 }
 
 int users_find(const char *spec, struct account *a, char *buf)

@@ -18,9 +18,13 @@ static const struct {
 #undef FIELD_ENTRY
 };
 
+#define COUNT_ENTRY(tag, upper, lower, type) +1
+enum { FIELDS = SB_FIELDS(COUNT_ENTRY) };
+#undef COUNT_ENTRY
+
 void sb_lua_open_fields(lua_State *L)
 {
-    lua_newtable(L);
+    lua_createtable(L, 0, FIELDS);
     for (int tag = 0; tag < TAGS; tag++)
         if (known[tag].name != NULL) {
             lua_pushinteger(L, tag * 4 + (int)known[tag].kind);

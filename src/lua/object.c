@@ -27,7 +27,10 @@ void sb_lua_new_metatable(lua_State *L, const char *name, const luaL_Reg *meta,
     luaL_newmetatable(L, name);
     luaL_setfuncs(L, meta, 0);
     if (methods != NULL) {
-        lua_newtable(L);
+        int n = 0;
+        while (methods[n].name != NULL)
+            n++;
+        lua_createtable(L, 0, n);
         luaL_setfuncs(L, methods, 0);
         lua_setfield(L, -2, "__index");
     }

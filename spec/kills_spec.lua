@@ -19,6 +19,11 @@ describe("kill -9 of", function()
 
   local sandboxes = helper.open()
 
+  -- A number that no other run of this file has among the arguments of its commands.
+  local function mark(number)
+    return ("%d.%d"):format(number, helper.proc.self())
+  end
+
   -- A command has its arguments a moment after it was started.
   local function pid1_of(word)
     local pid = helper.eventually(function() return inside.pid1(word) end)
@@ -31,9 +36,9 @@ describe("kill -9 of", function()
       for _ = 1, inside.times(3) do
         local box = sandbar.assert(sandboxes:create { id = "hurt" })
         sandbar.assert(box.files:write("f", "data"))
-        local p = sandbar.assert(box:start({ "cat", "/dev/fd/0", "mark.8181" }, { stdin = "pipe" }))
+        local p = sandbar.assert(box:start({ "cat", "/dev/fd/0", mark(8181) }, { stdin = "pipe" }))
         local file = sandbar.assert(box.files:open("f"))
-        local pid = pid1_of("mark.8181")
+        local pid = pid1_of(mark(8181))
         local results = sandbar.assert(sandbar.all {
           function() return { box:exec("sleep 60") } end,
           function() return { box:exec("sleep 60", { on_output = function() end }) } end,
@@ -75,8 +80,8 @@ describe("kill -9 of", function()
 
     it("leaves nothing of a scoped sandbox", function()
       local box = sandbar.assert(sandboxes:create_scoped {})
-      sandbar.assert(box:start { "sleep", "8282.8282" })
-      assert(kill(pid1_of("8282.8282")))
+      sandbar.assert(box:start { "sleep", mark(8282) })
+      assert(kill(pid1_of(mark(8282))))
       local r, err = box:exec("true", { timeout = 10 })
       assert.is_nil(r)
       typed(err)
@@ -163,8 +168,8 @@ describe("kill -9 of", function()
 
     it("that was destroying a sandbox leaves none that has failed", function()
       local box = sandbar.assert(sandboxes:create { id = "half-gone" })
-      sandbar.assert(sandbar.assert(box:start { "sleep", "8787.8787" }):detach())
-      local pid1, pid = pid1_of("8787.8787"), supervisor()
+      sandbar.assert(sandbar.assert(box:start { "sleep", mark(8787) }):detach())
+      local pid1, pid = pid1_of(mark(8787)), supervisor()
       box:close()
       helper.shell(("kill -9 %d %d"):format(pid, pid1))
       assert.is_truthy(helper.eventually(function()
@@ -199,8 +204,8 @@ describe("kill -9 of", function()
       assert.equal(boot, sandbar.assert(create("first")))
 
       local box = sandbar.assert(sandboxes:connect("asked"))
-      sandbar.assert(sandbar.assert(box:start { "sleep", "8686.8686" }):detach())
-      local pid1 = pid1_of("8686.8686")
+      sandbar.assert(sandbar.assert(box:start { "sleep", mark(8686) }):detach())
+      local pid1 = pid1_of(mark(8686))
       box:close()
       helper.shell(("kill -9 %d %d"):format(supervisor(), pid1))
       local again, err
@@ -462,7 +467,7 @@ describe("kill -9 of", function()
       local function one_case(root, own, order, one_by_one)
         local what = table.concat(order, ", ") .. (one_by_one and ", each awaited" or ", at once")
         word = word + 1
-        local at, killed, pids = program(root, tostring(word)), {}, {}
+        local at, killed, pids = program(root, mark(word)), {}, {}
         for _, name in ipairs(order) do
           for _, which in ipairs(name == "pid 1" and { "scoped", "kept" } or { name }) do
             killed[which] = true
@@ -536,8 +541,8 @@ describe("kill -9 of", function()
       helper.shell("chmod 700 " .. root)
       local lost = sandbar.assert(sandbar.open { root = root, linger = 0 })
       local box = sandbar.assert(lost:create {})
-      sandbar.assert(sandbar.assert(box:start { "sleep", "8989.8989" }):detach())
-      local pid1, pid = pid1_of("8989.8989"), supervisor(root)
+      sandbar.assert(sandbar.assert(box:start { "sleep", mark(8989) }):detach())
+      local pid1, pid = pid1_of(mark(8989)), supervisor(root)
       box:close()
       helper.shell(("kill -9 %d %d"):format(pid, pid1))
       assert.is_truthy(helper.eventually(function()

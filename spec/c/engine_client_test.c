@@ -84,10 +84,9 @@ static struct sb_op *ask_owned(const char *id)
 
 static void await_destroys(int n)
 {
-    for (int i = 0; i < 1000 && fake.destroys < n; i++)
-        usleep(5000);
+    CHECK_SOON(fake.destroys >= n && sb_release_outstanding() == 0);
     settle();
-    CHECK(fake.destroys == n && sb_release_outstanding() == 0);
+    CHECK(fake.destroys == n);
 }
 
 static void lost_creates(void)
@@ -95,9 +94,11 @@ static void lost_creates(void)
     char first[sizeof fake.token];
     int creates = fake.creates, destroys = fake.destroys;
     fake.hang_up = 2;
-    CHECK(outcome(ask(SB_S_CREATE, "mine")) == SB_OK);
+    struct sb_op *op = ask(SB_S_CREATE, "mine");
+    CHECK(wait_for(mailbox, op)->error.kind == SB_OK);
     CHECK(fake.creates == creates + 1 && fake.lost_creates == 2);
     CHECK(fake.token_len == 16 && memcmp(fake.token, fake.lost_token, 16) == 0);
+    sb_op_unref(op);
     await_destroys(destroys + 1); /* nobody took it: by the token it was made with */
     CHECK(fake.token_len == 16 && memcmp(fake.token, fake.lost_token, 16) == 0);
     memcpy(first, fake.token, sizeof first);
@@ -111,9 +112,8 @@ static void lost_creates(void)
     await_destroys(destroys + 2); /* nobody else would */
 
     fake.deaf = 1;
-    struct sb_op *op = ask(SB_S_CREATE, "late");
-    for (int i = 0; i < 1000 && fake.deaf == 1; i++)
-        usleep(5000);
+    op = ask(SB_S_CREATE, "late");
+    CHECK_SOON(fake.deaf != 1);
     sb_op_cancel(op);
     CHECK(outcome(op) == SB_ERR_CANCELLED);
     fake.deaf = 0;

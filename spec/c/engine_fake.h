@@ -24,6 +24,7 @@ struct fake {
     int listener;
     pthread_t thread;
     _Atomic int pid1; /* the far end of the newest sandbox's connection */
+    _Atomic int busy; /* answering: it may still have the descriptor that it has sent */
     _Atomic int hellos, infos, destroys, creates;
     _Atomic int hang_up;       /* how many more requests are answered by closing the connection */
     _Atomic int refuse_create; /* answer create with AlreadyExists */
@@ -177,7 +178,9 @@ static void *fake_run(void *arg)
                 fake->hang_up--;
                 break;
             }
+            fake->busy = 1;
             fake_answer(fake, fd, &head, &r);
+            fake->busy = 0;
         }
         close(fd);
     }
@@ -229,6 +232,7 @@ static inline struct sb_box *fake_box(struct fake *fake, struct sb_mailbox *mail
     r->object = NULL;
     CHECK(sb_release_cancel(r->release));
     sb_op_unref(op);
+    CHECK_SOON(!fake->busy);
     return box;
 }
 

@@ -8,6 +8,7 @@
 #include "guest/exec.c"
 #include "guest/loop.c"
 #include "guest/proc.c"
+#include "guest/started.c"
 #include "guest/tail.c"
 
 /* Every string must end where the kernel would look for its end. */
@@ -94,6 +95,11 @@ int worker_reaped(int pid, int status)
 {
     (void)pid;
     return status < 0;
+}
+
+void worker_stopped(int pid)
+{
+    (void)pid;
 }
 
 void worker_forget(struct conn *c)

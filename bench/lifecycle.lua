@@ -26,23 +26,10 @@ return function(bench)
   local times, ratios = bench.interleave(bench.pairs, create, raw_spawn)
   bench.row("create / raw posix_spawn of true", ms(times[1]), ms(times[2]), ratios[2], "<= 1.0")
 
-  local dir = bench.root .. "/bwrap"
-  os.execute(("mkdir -p %s/upper %s/work %s/root %s/lower; cp -a --parents /usr/bin/true %s/lower 2>/dev/null"):format(dir, dir, dir, dir, dir))
-  os.execute(("for d in proc dev usr tmp; do mkdir -p %s/lower/$d; done; for l in bin lib lib64; do ln -sfn usr/$l %s/lower/$l; done"):format(dir, dir))
-  if not bench.has("bwrap") then
-    bench.skip("create + true + destroy / bubblewrap", "bwrap is not installed")
-  elseif io.popen("id -u"):read("n") ~= 0 then
-    bench.skip("create + true + destroy / bubblewrap", "its overlay is mounted by us, which needs root")
+  local bubblewrap, reason = require("bubblewrap")(bench)
+  if not bubblewrap then
+    bench.skip("create + true + destroy / bubblewrap", reason)
   else
-    local function bubblewrap()
-      local start = lib.now()
-      lib.mount_overlay(dir .. "/root", ("lowerdir=%s/lower,upperdir=%s/upper,workdir=%s/work"):format(dir, dir, dir))
-      local _, status = lib.spawn { "bwrap", "--unshare-all", "--bind", dir .. "/root", "/", "--ro-bind", "/usr",
-        "/usr", "--proc", "/proc", "--dev", "/dev", "true" }
-      lib.umount(dir .. "/root")
-      _G.assert(status == 0, "bwrap failed")
-      return lib.now() - start
-    end
     times, ratios = bench.interleave(bench.pairs, whole, bubblewrap)
     bench.row("create + true + destroy / bubblewrap, overlay", ms(times[1]), ms(times[2]), ratios[2], "<= 0.65")
   end
@@ -52,7 +39,7 @@ return function(bench)
   else
     lib.hide_mount("/sys/fs/cgroup/unified") -- crun refuses hybrid hosts; our supervisor runs already
     local bundle = bench.root .. "/crun"
-    os.execute(("mkdir -p %s && cp -a %s/lower %s/rootfs && cd %s && crun spec"):format(bundle, dir, bundle, bundle))
+    os.execute(("mkdir -p %s && cp -a %s/bwrap/lower %s/rootfs && cd %s && crun spec"):format(bundle, bench.root, bundle, bundle))
     local spec = bench.read(bundle .. "/config.json")
     spec = spec and spec:gsub('"terminal": true', '"terminal": false'):gsub('"sh"', '"true"')
       :gsub('"mounts": %[', '"mounts": [ { "destination": "/usr", "type": "none", "source": "/usr", "options": ["rbind", "ro"] },')

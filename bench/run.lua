@@ -43,8 +43,12 @@ end
 
 local failed = 0
 
---- One line of the table. `bound` is the target: "<= 1.15" or ">= 0.5".
+--- One line of the table. `bound` is the target: "<= 1.15" or ">= 0.5", or nil where none was set.
 function bench.row(what, ours, peer, ratio, bound)
+  if not bound then
+    print(("%-46s %14s %14s %8.2f   none"):format(what, ours, peer, ratio))
+    return
+  end
   local relation, limit = bound:match("^([<>]=) ([%d.]+)$")
   local met = relation == "<=" and ratio <= tonumber(limit) or relation == ">=" and ratio >= tonumber(limit)
   failed = failed + (met and 0 or 1)

@@ -301,4 +301,31 @@ def start(path):
     sandbar.assert(keep:destroy())
     keep:close()
   end)
+
+  it("keeps more sandboxes ready once more were asked for at once than there were", function()
+    local root = helper.dir()
+    local sandboxes = helper.open { root = root }
+    local engine = core.engine { root = root, linger = 0 }
+    local function ready()
+      return sandbar.assert(wait.op(engine:request("stats", {}), 10, "stats")).fields.pooled
+    end
+    local function steady(more)
+      return helper.eventually(function()
+        return ready() > more
+      end)
+    end
+    local first = sandbar.assert(sandboxes:create { id = "first" })
+    local usual = 4 + 2 -- spares and slots
+    assert.is_truthy(steady(usual - 1))
+    assert.equal(usual, ready())
+    local boxes = { first }
+    for i = 1, 24 do
+      boxes[#boxes + 1] = sandbar.assert(sandboxes:create { id = "b" .. i })
+    end
+    assert.is_truthy(steady(usual))
+    for _, box in ipairs(boxes) do
+      sandbar.assert(box:destroy())
+      box:close()
+    end
+  end)
 end)

@@ -134,6 +134,8 @@ static void fill_stocks(void)
         sb_spare_make();
     else if (sb_slot_wanted())
         sb_slot_refill();
+    else if (sb_spare_surplus())
+        sb_spare_shed();
 }
 
 void sb_loop_run(void)
@@ -144,7 +146,8 @@ void sb_loop_run(void)
         arm_timer(sb_life_tick());
         if (sup.leaving)
             break;
-        bool fill = sb_slot_wanted() || sb_spare_wanted(), low = fill && sb_spare_low();
+        bool fill = sb_slot_wanted() || sb_spare_wanted() || sb_spare_surplus(),
+             low = fill && sb_spare_low();
         bool work = fill || sb_trash_wanted() || loop.lates > 0;
         int wait_ms = SILENCE_MS;
         if (!work)

@@ -8,25 +8,42 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "create.h"
 #include "slot.h"
 #include "trash.h"
 
-enum { RETRY_MS = 1000, END_MS = 3000, SET_UP_MS = 5000 };
+enum { RETRY_MS = 1000, END_MS = 3000, SET_UP_MS = 5000, KEEP_MS = 60000, FDS_EACH = 16 };
 
 static struct {
-    struct sb_box *box[SB_SPARES]; /* starting or ready; NULL: free */
+    struct sb_box *box[SB_SPARES_MAX]; /* starting, ready or ending; NULL: free */
+    int want;
+    int alive_before; /* other sandboxes, when the stock was whole */
+    int64_t used_ms;  /* the last time that the usual number would not have done */
     int64_t retry_ms;
-} spares;
+} spares = {.want = SB_SPARES};
 
 static int count(bool ready_only)
 {
     int n = 0;
-    for (int i = 0; i < SB_SPARES; i++)
+    for (int i = 0; i < SB_SPARES_MAX; i++)
         n += spares.box[i] != NULL && (!ready_only || spares.box[i]->greeted);
     return n;
+}
+
+/* A create found none that is ready. More of them help where more and more sandboxes live; whoever
+ * destroys as many as he creates waits for the machine. */
+static void missed(int alive)
+{
+    struct rlimit files;
+    int more = 2 * spares.want;
+    if (alive - spares.alive_before < spares.want || more > SB_SPARES_MAX)
+        return;
+    /* Of our descriptors they may have a quarter. */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && (rlim_t)more * FDS_EACH <= files.rlim_cur / 4)
+        spares.want = more;
 }
 
 int sb_spare_count(void)
@@ -36,7 +53,10 @@ int sb_spare_count(void)
 
 bool sb_spare_wanted(void)
 {
-    return count(false) < SB_SPARES && !sup.leaving && sb_slot_pooled() > 0 && sb_slot_settled() &&
+    int n = count(false);
+    if (n >= spares.want)
+        spares.alive_before = sb_box_count() - n;
+    return n < spares.want && !sup.leaving && sb_slot_pooled() > 0 && sb_slot_settled() &&
            sb_real_ms() >= spares.retry_ms;
 }
 
@@ -47,12 +67,33 @@ bool sb_spare_low(void)
 
 int64_t sb_spare_due_ms(void)
 {
-    return count(false) < SB_SPARES && spares.retry_ms != 0 ? spares.retry_ms : INT64_MAX;
+    if (count(false) < spares.want)
+        return spares.retry_ms != 0 ? spares.retry_ms : INT64_MAX;
+    return spares.want > SB_SPARES ? spares.used_ms + KEEP_MS : INT64_MAX;
+}
+
+bool sb_spare_surplus(void)
+{
+    if (spares.want > SB_SPARES && sb_real_ms() >= spares.used_ms + KEEP_MS)
+        spares.want = SB_SPARES;
+    int n = 0;
+    for (int i = 0; i < SB_SPARES_MAX; i++)
+        n += spares.box[i] != NULL && !spares.box[i]->dying;
+    return n > spares.want && !sup.leaving;
+}
+
+void sb_spare_shed(void)
+{
+    for (int i = SB_SPARES_MAX; i-- > 0;)
+        if (spares.box[i] != NULL && !spares.box[i]->dying) {
+            sb_guest_kill(spares.box[i], NULL);
+            return;
+        }
 }
 
 static void release(struct sb_box *b)
 {
-    for (int i = 0; i < SB_SPARES; i++)
+    for (int i = 0; i < SB_SPARES_MAX; i++)
         if (spares.box[i] == b)
             spares.box[i] = NULL;
 }
@@ -83,7 +124,7 @@ void sb_spare_make(void)
     s->record = -1;
     s->dir_name[0] = '\0';
     sb_slot_drop(s);
-    for (int i = 0; i < SB_SPARES; i++)
+    for (int i = 0; i < SB_SPARES_MAX; i++)
         if (spares.box[i] == NULL) {
             spares.box[i] = b;
             break;
@@ -109,11 +150,13 @@ void sb_spare_ended(struct sb_box *b)
 
 void sb_spare_drain(void)
 {
-    for (int i = 0; i < SB_SPARES; i++) {
+    for (int i = 0; i < SB_SPARES_MAX; i++)
+        if (spares.box[i] != NULL)
+            sb_guest_kill(spares.box[i], NULL);
+    for (int i = 0; i < SB_SPARES_MAX; i++) {
         struct sb_box *b = spares.box[i];
         if (b == NULL)
             continue;
-        sb_guest_kill(b, NULL);
         struct pollfd p = {b->proc.fd, POLLIN, 0};
         poll(&p, 1, END_MS);
         sb_boot_proc_ready(&b->proc, 0);
@@ -160,7 +203,7 @@ static void transplant(struct sb_box *b, struct sb_box *from)
 static struct sb_box *choose(void)
 {
     struct sb_box *best = NULL;
-    for (int i = 0; i < SB_SPARES; i++) {
+    for (int i = 0; i < SB_SPARES_MAX; i++) {
         struct sb_box *b = spares.box[i];
         if (b != NULL && !b->dying && (best == NULL || (b->greeted && !best->greeted)))
             best = b;
@@ -170,12 +213,18 @@ static struct sb_box *choose(void)
 
 int sb_spare_use(struct sb_box *b, struct sb_failure *f)
 {
-    struct sb_box *from = fits(&b->rec) ? choose() : NULL;
+    if (!fits(&b->rec))
+        return 0;
+    struct sb_box *from = choose();
+    if (from == NULL || !from->greeted)
+        missed(sb_box_count() - count(false));
     if (from == NULL)
         return 0;
     if (renameat2(sup.prepared, from->rec.id + 1, sup.boxes, b->rec.id, RENAME_NOREPLACE) < 0)
         return sb_boot_taken(b, f);
     release(from);
+    if (spares.want - count(false) > SB_SPARES)
+        spares.used_ms = sb_real_ms();
     transplant(b, from);
     sb_box_forget(from);
     if (b->env.len != 0) {

@@ -5,14 +5,19 @@
 
 #include "box.h"
 
-enum { SB_SPARES = 4, SB_SPARES_LOW = 1 };
+/* How many there are: usually, and at most. A burst of creates that finds none ready doubles the number,
+ * for the next one; those beyond the usual end when they were not needed for a minute. Each costs the
+ * machine some 280 kB. */
+enum { SB_SPARES = 4, SB_SPARES_MAX = 32, SB_SPARES_LOW = 1 };
 
 /* A spare is an entry of the table with `spare` set, state creating and "." before the name of its
  * directory below <root>/v1/p as its id: no request can name it. */
 bool sb_spare_wanted(void);
-bool sb_spare_low(void);       /* the next creates may find none */
-int64_t sb_spare_due_ms(void); /* when a failed one is tried again */
+bool sb_spare_low(void); /* the next creates may find none */
+bool sb_spare_surplus(void);
+int64_t sb_spare_due_ms(void); /* when a failed one is tried again, or a surplus ends */
 void sb_spare_make(void);
+void sb_spare_shed(void);              /* ends one */
 int sb_spare_count(void);              /* of those that are ready */
 void sb_spare_ready(struct sb_box *b); /* its pid 1 said hello */
 void sb_spare_ended(struct sb_box *b); /* its pid 1 is gone: nothing stays */

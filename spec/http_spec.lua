@@ -304,6 +304,24 @@ describe("http", function()
       assert.is_nil((answer.body:read(7)))
     end)
 
+    -- A transfer that stood still with more than half of the queue left never went on for a reader who needed
+    -- more than that, but not more than the whole queue.
+    it("comes whole and in order, however large the pieces it is read in", function()
+      local numbers = {}
+      for n = 1, 400000 do
+        numbers[n] = n
+      end
+      local sent = table.concat(numbers, ",")
+      local sizes = { 262144, 1, 262144, 65536, 300000, 7, 131072, 262143, 100000, 262144 }
+      local answer = assert(fetch { method = "POST", path = "/echo", body = sent, stream = true })
+      local got, i = {}, 0
+      repeat
+        i = i + 1
+        got[i] = answer.body:read(sizes[i % #sizes + 1], { timeout = 10 })
+      until not got[i]
+      assert.is_true(table.concat(got) == sent)
+    end)
+
     it("reads by count, line and whole", function()
       local answer = assert(fetch { method = "POST", path = "/echo", body = "one\ntwo\nthree\nrest", stream = true })
       assert.equal("one", answer.body:read("l"))

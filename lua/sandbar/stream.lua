@@ -101,10 +101,10 @@ end
 -- What was put by, emptied, and what has come after it; nil when there is neither.
 local function after_stash(state, rest)
   local stash = state._stash
-  state._stash = ""
-  if rest == nil and stash == "" then
-    return nil
+  if stash == "" then
+    return rest
   end
+  state._stash = ""
   return stash .. (rest or "")
 end
 

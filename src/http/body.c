@@ -9,6 +9,9 @@
 
 #include "http/core.h"
 
+/* A queue that fills is given room for the mark and for the piece that goes beyond it. */
+#define BUFFER (SB_BODY_HIGH + 65536u)
+
 /* Shared by the object Lua holds and the transfer. */
 struct sb_queue {
     _Atomic unsigned refs;
@@ -49,30 +52,51 @@ static void unref(void *arg)
     free(queue);
 }
 
-static void consume(struct sb_queue *queue, size_t n, struct sb_result *result)
+/* Most of the buffer is asked for: it is given away, and what stays behind is copied. */
+static int give_away(struct sb_queue *queue, size_t n, size_t rest, struct sb_result *result)
 {
-    if (n == queue->len && queue->off == 0 && n >= queue->cap / 2 && n > 0) { /* as it is */
-        result->bytes = queue->buf;
-        result->bytes_len = n;
-        queue->buf = NULL;
-        queue->len = queue->cap = queue->scanned = 0;
-        return;
+    unsigned char *fresh = NULL;
+    size_t cap = rest > BUFFER || (queue->ended && rest > 0) ? rest : BUFFER;
+    if (rest > 0) {
+        fresh = malloc(cap);
+        if (fresh == NULL)
+            return -1;
+        memcpy(fresh, queue->buf + n, rest);
     }
+    result->bytes = queue->buf;
+    queue->buf = fresh;
+    queue->cap = fresh != NULL ? cap : 0;
+    return 0;
+}
+
+static int copy_out(struct sb_queue *queue, size_t n, size_t rest, struct sb_result *result)
+{
     result->bytes = malloc(n + (n == 0));
-    if (result->bytes == NULL) {
-        sb_fail_errno(&result->error, ENOMEM, "memory", "out of memory");
-        return;
-    }
+    if (result->bytes == NULL)
+        return -1;
     memcpy(result->bytes, queue->buf + queue->off, n);
-    result->bytes_len = n;
     queue->off += n;
-    queue->len -= n;
-    queue->scanned = 0;
-    if (queue->len == 0) {
+    if (rest == 0) {
         free(queue->buf);
         queue->buf = NULL;
         queue->off = queue->cap = 0;
     }
+    return 0;
+}
+
+/* Lock held. Moves `n` of the bytes into the result. */
+static void consume(struct sb_queue *queue, size_t n, struct sb_result *result)
+{
+    size_t rest = queue->len - n;
+    int most = n > 0 && queue->off == 0 && n >= queue->cap / 2 && n >= rest;
+    int rc = most ? give_away(queue, n, rest, result) : copy_out(queue, n, rest, result);
+    if (rc < 0) {
+        sb_fail_errno(&result->error, ENOMEM, "memory", "out of memory");
+        return;
+    }
+    result->bytes_len = n;
+    queue->len = rest;
+    queue->scanned = 0;
 }
 
 /* Lock held. Answers a read from what is there: 1, or 0 when it has to wait. */
@@ -136,7 +160,7 @@ static void on_wake(void *arg)
 /* Lock held. Whether the transfer stands still and may go on. */
 static int thirsty(struct sb_queue *queue)
 {
-    size_t low = queue->wanted > SB_BODY_HIGH ? queue->wanted : SB_BODY_HIGH / 2;
+    size_t low = queue->wanted > SB_BODY_HIGH / 2 ? queue->wanted : SB_BODY_HIGH / 2;
     if (!queue->full || queue->ended || (queue->len >= low && !queue->gone))
         return 0;
     queue->full = 0;
@@ -161,9 +185,9 @@ static void serve(struct sb_queue *queue)
             queue->waiting = NULL;
             queue->wanted = 0;
         } else {
-            queue->wanted = queue->mode == SB_READ_SOME ? 0
-                            : queue->n < SIZE_MAX       ? queue->n + 1
-                                                        : queue->n;
+            int more =
+                queue->mode != SB_READ_EXACT && queue->n < SIZE_MAX; /* it is too long then */
+            queue->wanted = queue->mode == SB_READ_SOME ? 0 : queue->n + (size_t)more;
         }
     }
     int wake = thirsty(queue);
@@ -341,6 +365,8 @@ static int reserve(struct sb_queue *queue, size_t len)
     if (queue->cap - queue->len >= len)
         return 0;
     size_t cap = queue->cap < 4096 ? 4096 : queue->cap;
+    if (queue->len + len > BUFFER / 8 && queue->len + len <= BUFFER)
+        cap = BUFFER;
     while (cap - queue->len < len)
         cap *= 2;
     unsigned char *buf = realloc(queue->buf, cap);

@@ -51,6 +51,7 @@ struct exec {
     enum sb_err why; /* SB_OK, or why it is being killed: Cancelled, ExecTimedOut */
     unsigned char *fields;
     size_t fields_len;
+    int fields_lost; /* for want of memory */
     unsigned char input_data[];
 };
 
@@ -204,8 +205,10 @@ static void feed_stop(struct exec *exec)
 static void fields_add(struct exec *exec, const void *raw, size_t len)
 {
     unsigned char *fields = realloc(exec->fields, exec->fields_len + len + 1);
-    if (fields == NULL)
-        return; /* the record lacks some facts; the streams are worth more */
+    if (fields == NULL) {
+        exec->fields_lost = 1;
+        return;
+    }
     if (len > 0)
         memcpy(fields + exec->fields_len, raw, len);
     exec->fields = fields;
@@ -241,9 +244,14 @@ static void send_tell(struct exec *exec)
     sb_box_call(exec->box, NULL, buf, p.len, NULL, 0, NULL);
 }
 
-/* Completes with what there is; err NULL: success. */
+/* Completes with what there is; err NULL: success, if it is known how the command ended. */
 static void finish(struct exec *exec, const struct sb_error *err)
 {
+    struct sb_error lost = {SB_OK};
+    if (err == NULL && exec->fields_lost) {
+        sb_fail_errno(&lost, ENOMEM, "exec", "how the command ended could not be kept");
+        err = &lost;
+    }
     struct sb_op *op = exec->op;
     struct sb_result *result = sb_op_result(op);
     int held = exec->out.source.fd >= 0 || exec->err.source.fd >= 0;

@@ -159,6 +159,8 @@ describe("sandbar.audit", function()
       local sandbar = require "sandbar"
       local ok, err = sandbar.audit { fd = 900 }
       assert(not ok and err.kind, "taken")
+      ok, err = sandbar.audit { fd = -1 }
+      assert(not ok and err.kind == "InvalidArgument", tostring(err))
       ok, err = sandbar.audit { fd = 0 }
       assert(not ok and err.kind == "InvalidArgument", tostring(err))
       local audit = require "sandbar.audit"

@@ -176,6 +176,38 @@ describe("box:exec", function()
     end)
   end)
 
+  it("fails with what its source of input fails with, and the command is gone", function()
+    with_box(function(box)
+      local n = 0
+      local r, err = box:exec("cat; sleep 4242", { stdin = function()
+        n = n + 1
+        if n == 1 then
+          return "half"
+        end
+        return nil, "the tape is torn", 5
+      end })
+      assert.is_nil(r)
+      assert.equal("exec", err.op)
+      assert.equal("EIO", err.code)
+      assert.is_truthy(tostring(err):find("the tape is torn", 1, true))
+      assert.is_false(err.result.ok)
+      local f = sandbar.assert(box.files:open("f", "w"))
+      f:close()
+      r, err = box:exec("cat", { stdin = f })
+      assert.is_nil(r)
+      assert.equal("Closed", err.kind)
+      local host = assert(io.open("/tmp"))
+      r, err = box:exec("cat", { stdin = host })
+      host:close()
+      assert.is_nil(r)
+      assert.equal("EISDIR", err.code)
+      local ok, raised = pcall(function() box:exec("cat", { stdin = host }) end)
+      assert.is_false(ok)
+      assert.matches("bad option 'stdin' to 'exec' %(closed file%)", raised)
+      assert.equal("", sandbar.assert(box:exec("pgrep -fx 'sleep 4242'")).stdout)
+    end)
+  end)
+
   it("feeds stdin from a string, a function and a file (B-30)", function()
     with_box(function(box)
       assert.equal("x\0y", sandbar.assert(box:exec({ "cat" }, { stdin = "x\0y" })).stdout)

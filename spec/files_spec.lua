@@ -236,6 +236,37 @@ describe("box.files", function()
       assert.is_false(ok)
       assert.is_truthy(err:find("files_spec.lua", 1, true))
       assert.is_truthy(err:find("depth", 1, true))
+      for _, name in ipairs { "read", "stat", "exists", "mkdir", "readlink" } do
+        for what, call in pairs {
+          ["string expected, got nil"] = function() local r = files[name](files) return r end,
+          ["sandbar.Files expected, got table"] = function() local r = files[name]({}, "x") return r end,
+        } do
+          ok, err = pcall(call)
+          assert.is_false(ok)
+          assert.matches("^[^:]*files_spec.lua:%d+: ", err)
+          assert.is_truthy(err:find(what, 1, true), name .. ": " .. err)
+          assert.is_nil(err:find("'begin'", 1, true))
+        end
+        local _, why = files[name](files, "")
+        assert.equal("files:" .. name, why.op)
+        _, why = files[name](files, "x", { timeout = "soon" })
+        assert.equal("files:" .. name, why.op)
+      end
+    end)
+  end)
+
+  it("says why a link cannot be read or a directory moved into itself", function()
+    with_box(function(files)
+      files:write("f", "")
+      files:mkdir("d")
+      for _, call in ipairs {
+        function() return files:readlink("f") end, function() return files:move("d", "d/e") end,
+        function() return files:copy("d", "d/e") end,
+      } do
+        local _, err = call()
+        assert.equal("EINVAL", err.code)
+        assert.is_nil(err.message:find("it failed", 1, true))
+      end
     end)
   end)
 

@@ -457,6 +457,17 @@ describe("a coroutine of one's own inside a task", function()
     end) })
   end)
 
+  it("is a coroutine and not something else", function()
+    for name, bad in pairs { wrap = 3, resume = "x" } do
+      local ok, err = pcall(function()
+        local r = sandbar[name](bad)
+        return r
+      end)
+      assert.is_false(ok)
+      assert.matches("task_spec.lua:%d+: bad argument #1 to '" .. name .. "'", err)
+    end
+  end)
+
   it("that yields by itself lets the others go on", function()
     local log = {}
     sandbar.all {

@@ -17,7 +17,7 @@
 ---@field timeout? sandbar.Timeout
 
 ---@class sandbar.ExecOptions: sandbar.CommandOptions
----@field stdin? string|(fun(): string?)|any the whole input, a source of chunks (nil ends it), or a file
+---@field stdin? string|(fun(): string?, any)|any the input, a source of chunks (nil: the end; nil, err: failure) or a file
 ---@field stdout? "pipe"|"ignore"|"tail" captured, dropped, or drained into the process's tail (default "pipe")
 ---@field stderr? "pipe"|"ignore"|"tail"|"stdout" likewise; "stdout" merges
 ---@field check? boolean a non-zero exit is nil, CommandFailed (default false)

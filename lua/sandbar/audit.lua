@@ -58,6 +58,11 @@ function audit.configure(opts)
   if opts.fn and opts.fd then
     return nil, errors.new { kind = "InvalidArgument", op = "audit", message = "fn and fd exclude each other" }
   end
+  if opts.fd and (opts.fd < 0 or opts.fd >= 2 ^ 31) then
+    return nil, errors.new {
+      kind = "InvalidArgument", op = "audit", message = ("fd: %s is no descriptor"):format(opts.fd),
+    }
+  end
   local ok, e = core.audit(opts.fd or false)
   if not ok then
     return nil, errors.from(e, "audit")

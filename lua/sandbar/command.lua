@@ -160,6 +160,8 @@ function command.source(stdin, fname)
     return nil, stdin
   elseif kind == "function" then
     return stdin, nil
+  elseif io.type(stdin) == "closed file" then
+    error(("bad option 'stdin' to '%s' (closed file)"):format(fname), 3)
   elseif check.readable(stdin) then
     return function()
       return stdin:read(65536)

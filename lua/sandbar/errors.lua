@@ -131,6 +131,16 @@ function errors.from_errno(errno, op, path)
   }
 end
 
+--- What a function or a file of the program's gave instead of data: nil, a message and perhaps an errno, as Lua's
+--- own files do, or an error object.
+function errors.reported(op, err, errno)
+  if type(errno) == "number" and type(err) == "string" then
+    local e = errors.from_errno(errno, op)
+    return errors.new { kind = e.kind, errno = errno, code = e.code, op = op, message = err }
+  end
+  return errors.from(err, op)
+end
+
 --- One error of several reasons ({ type =, error = }, see scope.lua), the first one leading the message.
 function errors.aggregate(reasons, op)
   local texts = {}

@@ -196,8 +196,12 @@ function Run:feed()
   if self.exit_op:done() then
     return
   end
-  local chunk = self.source()
+  local chunk, err, errno = self.source()
   if chunk == nil then
+    if err ~= nil then -- what the command would make of half its input is nobody's wish
+      self.source_error = errors.reported("exec", err, errno)
+      self:kill()
+    end
     stdin:close_write()
     self.stdin = nil
   elseif type(chunk) ~= "string" then
@@ -349,6 +353,9 @@ local function run_streams(to, fields, source, stdin, timeout, opts, max)
   local stdout_text, stderr_text = text(out), text(errs)
   all.dropped, all.dropped_err = out.dropped, errs.dropped
   local result = record.result(all, stdout_text, stderr_text, core.now() - start)
+  if run.source_error then
+    return nil, errors.from(run.source_error, "exec", { result = result })
+  end
   if run.timed_out then
     result.ok, result.reason = false, "timeout"
     return timed_out(result, timeout)

@@ -37,14 +37,14 @@ function filecall.flag(value)
 end
 
 function filecall.invalid(op, path, message)
-  return nil, errors.new { kind = "InvalidArgument", op = op, path = path, message = message }
+  return nil, errors.new { kind = "InvalidArgument", op = "files:" .. op, path = path, message = message }
 end
 
 -- ---- arguments ----
 
--- Raises for what is no path; a path no file can have is InvalidArgument.
-function filecall.check_path(op, index, path)
-  check.arg(op, index, path, "string", 2)
+-- Raises for what is no path (`level`: as check has it); a path no file can have is InvalidArgument.
+function filecall.check_path(op, index, path, level)
+  check.arg(op, index, path, "string", (level or 1) + 1)
   if path == "" then
     return filecall.invalid(op, path, "the path is empty")
   end
@@ -69,7 +69,7 @@ end
 -- The state, the fields common to all operations and the timeout, or nil and an error.
 function filecall.begin(self, op, opts, path, path2)
   local state = core.state(self, class)
-  local timeout, err = check.timeout(opts, op)
+  local timeout, err = check.timeout(opts, "files:" .. op)
   if err then
     return nil, err
   end

@@ -124,16 +124,17 @@ end
 
 -- ---- the rest of the tree ----
 
--- A method of one path: `fill(fields, opts)` adds to the request, `take(r)` makes the result.
+-- A method of one path: `fill(fields, opts)` adds to the request, `take(r)` makes the result. Returns its body, for
+-- methods made from it: `as` is their name, and they are one level further out.
 local function simple(name, number, options, fill, take)
   options = schema(options)
-  methods[name] = function(self, path, opts)
-    opts = check.options(name, 2, opts, options)
-    local ok, err = check_path(name, 1, path)
+  local function body(self, path, opts, as, level)
+    opts = check.options(as, 2, opts, options, level)
+    local ok, err = check_path(as, 1, path, level)
     if not ok then
       return nil, err
     end
-    local state, fields, timeout = begin(self, name, opts, path)
+    local state, fields, timeout = begin(self, as, opts, path)
     if not state then
       return nil, fields
     end
@@ -144,12 +145,17 @@ local function simple(name, number, options, fill, take)
       end
     end
     local r
-    r, err = request(state, name, timeout, number, fields)
+    r, err = request(state, as, timeout, number, fields)
     if not r then
       return nil, err
     end
     return take(r, state, fields, timeout)
   end
+  methods[name] = function(self, path, opts)
+    local result, err = body(self, path, opts, name, 2) -- no tail call: it would hide the caller
+    return result, err
+  end
+  return body
 end
 
 local function done()
@@ -175,15 +181,13 @@ end, function(r)
   return out
 end)
 
-simple("stat", OP.STAT, { nofollow = "boolean", xattrs = "boolean" }, function(fields, opts)
+local stat = simple("stat", OP.STAT, { nofollow = "boolean", xattrs = "boolean" }, function(fields, opts)
   fields.nofollow = opts.nofollow and 1 or nil
   return true
 end, entry_of)
 
-local plain_stat = methods.stat
-
 function methods:stat(path, opts)
-  local entry, err = plain_stat(self, path, opts)
+  local entry, err = stat(self, path, opts, "stat", 2)
   if entry and opts and opts.xattrs then
     local state, fields, timeout = begin(self, "stat", opts, path)
     local r
@@ -197,7 +201,7 @@ function methods:stat(path, opts)
 end
 
 function methods:exists(path, opts)
-  local entry, err = plain_stat(self, path, opts)
+  local entry, err = stat(self, path, opts, "exists", 2)
   if entry then
     return true
   end

@@ -90,10 +90,17 @@ local function pass_waits(co, before, ok, first, ...)
   return ok, first, ...
 end
 
+local function bad_argument(name, expected, got)
+  error(("bad argument #1 to '%s' (%s expected, got %s)"):format(name, expected, type(got)), 3)
+end
+
 --- coroutine.resume for coroutines that wait: a wait inside suspends the whole task.
 function nested.resume(co, ...)
+  if type(co) ~= "thread" then
+    bad_argument("resume", "coroutine", co)
+  end
   local ctx = nested.context()
-  if not ctx or type(co) ~= "thread" then
+  if not ctx then
     return resume(co, ...)
   end
   local before = contexts[co]
@@ -114,6 +121,9 @@ end
 
 --- coroutine.wrap for functions that wait.
 function nested.wrap(fn)
+  if type(fn) ~= "function" then
+    bad_argument("wrap", "function", fn)
+  end
   local co = coroutine.create(fn)
   return function(...)
     return rethrow(co, nested.resume(co, ...))

@@ -16,17 +16,22 @@ local wait = require "sandbar.wait"
 local start = {}
 
 -- Feeds a function's or a file's pieces to the process, in a task of its own. The input ends also when the
--- source raises: the process must not wait for more.
+-- source raises or gives nil and an error: the process must not wait for more.
 local function feed(state, source)
   local stdin = state._native:stdin()
   local function run()
     while true do
-      local ok, chunk = nested.pcall(source)
+      local ok, chunk, err, errno = nested.pcall(source)
+      if ok and chunk == nil and err ~= nil then
+        ok, chunk = false, errors.reported("start", err, errno)
+      elseif ok and chunk ~= nil and type(chunk) ~= "string" then
+        ok, chunk = false, ("the stdin function gave a %s instead of a string"):format(type(chunk))
+      end
       if not ok then
         stdin:close_write()
         error(chunk, 0)
       end
-      if type(chunk) ~= "string" then
+      if chunk == nil then
         break
       end
       if chunk ~= "" and not wait.op(stdin:write(chunk), false, "stdin") then

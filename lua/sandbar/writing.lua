@@ -33,16 +33,19 @@ local FLAGS = { w = {}, wx = { exclusive = true }, a = { append = true }, ax = {
 
 -- The next piece of a function's or a file's data; nil at the end, or nil and why.
 local function next_piece(source)
-  local piece, err
+  local piece, err, errno
   if type(source) == "function" then
-    piece, err = source()
+    piece, err, errno = source()
   else
-    piece, err = source:read(CHUNK)
+    piece, err, errno = source:read(CHUNK)
   end
   if piece ~= nil and type(piece) ~= "string" then
     error(("the source of a write gave a %s instead of a string"):format(type(piece)), 0)
   end
-  return piece, err
+  if piece == nil and err ~= nil then
+    return nil, errors.reported("files:write", err, errno)
+  end
+  return piece
 end
 
 -- `link` is looked at after each piece: the file alone would not tell that its sandbox has been closed.
@@ -58,8 +61,8 @@ local function copy_from(source, native, link, deadline)
       }
     end
     if piece == nil then
-      if err ~= nil then
-        return nil, errors.from(err, "files:write")
+      if err then
+        return nil, err
       end
       return offset
     end

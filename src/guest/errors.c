@@ -66,6 +66,8 @@ const char *text_of_errno(int err)
         return "it was held up, and ended";
     case ESTALE:
         return "the tree was moved meanwhile";
+    case EINVAL:
+        return "not possible for it";
     default:
         return "it failed";
     }

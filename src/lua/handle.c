@@ -203,16 +203,22 @@ static int handle(lua_State *L)
     return 1;
 }
 
-/* The level of the function that was misused: the outermost of the file that asked for the state, so that
- * a helper of that file is not named instead. */
+/* The level of the function that was misused: the outermost of those from the directory of the file that
+ * asked for the state, so that no helper is named instead. */
 static int misused_level(lua_State *L)
 {
     lua_Debug ar;
-    const char *file = NULL;
+    const char *file = NULL, *slash;
+    size_t dir = 0;
     int level = 1;
-    while (lua_getstack(L, level, &ar) && lua_getinfo(L, "S", &ar) &&
-           (file == NULL || strcmp(file, ar.source) == 0)) {
-        file = ar.source;
+    while (lua_getstack(L, level, &ar) && lua_getinfo(L, "S", &ar)) {
+        if (file == NULL) {
+            file = ar.source;
+            slash = strrchr(file, '/');
+            dir = slash != NULL ? (size_t)(slash - file) + 1 : strlen(file) + 1;
+        } else if (strncmp(file, ar.source, dir) != 0 || strchr(ar.source + dir, '/') != NULL) {
+            break;
+        }
         level++;
     }
     return level > 1 ? level - 1 : 1;

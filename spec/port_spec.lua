@@ -1,6 +1,7 @@
 local helper = require "spec.helper"
 local inside = require "spec.support.inside"
 
+local core = require "sandbar.core"
 local sandbar = require "sandbar"
 
 -- A server of the sandbox's own, in Python: what real programs start.
@@ -131,6 +132,24 @@ describe("box:port", function()
       assert.equal("Unavailable", err.kind)
       serve(box, 3200, "127.0.0.1", "4")
       assert.equal(200, sandbar.assert(box:port(3200):fetch { wait = 10 }).status)
+    end)
+  end)
+
+  it("keeps no sockets of many ports for requests that never come", function()
+    with_box(function(box)
+      serve(box, 3000)
+      sandbar.assert(box:port(3000):fetch { wait = 10 })
+      local before = helper.anonymous_fds()
+      for number = 4000, 4039 do
+        assert.equal("Unavailable", select(2, box:port(number):fetch {}).kind)
+      end
+      assert.is_true(helper.anonymous_fds() > before + 40)
+      core.advance(11)
+      assert.is_truthy(helper.eventually(function()
+        sandbar.sleep(0.001)
+        return helper.anonymous_fds() <= before
+      end), "they are still there")
+      assert.equal(200, sandbar.assert(box:port(3000):fetch {}).status)
     end)
   end)
 

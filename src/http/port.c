@@ -12,7 +12,8 @@
 #include "http/core.h"
 #include "http/request.h"
 
-#define SURE 1000000000u /* ns */
+#define SURE 1000000000u    /* ns */
+#define REST 10000000000ull /* ns: how long an unused port keeps what the next request could use */
 
 char sb_http_tmpdir[64] = "/tmp";
 
@@ -61,13 +62,50 @@ static void drop_curl(struct sb_port *port)
         curl_easy_cleanup(port->idle[--port->idle_count].easy);
     sb_multi_free(port->multi);
     port->multi = NULL;
+    port->resolved = 0;
+}
+
+static void drop_all(struct sb_port *port)
+{
+    sb_timer_clear(&port->rest);
+    port->resting = 0;
+    drop_curl(port);
+    sb_pair_close(&port->spare);
+}
+
+static void on_rest(struct sb_timer *timer);
+
+static void set_rest(struct sb_port *port)
+{
+    port->rest.fire = on_rest;
+    port->resting = 1;
+    sb_timer_set(&port->rest, port->used + REST);
+}
+
+static void on_rest(struct sb_timer *timer)
+{
+    struct sb_port *port = SB_OF(timer, struct sb_port, rest);
+    port->resting = 0;
+    if (port->users != NULL)
+        return; /* the last to leave sets it again */
+    if (sb_now() >= port->used + REST)
+        drop_all(port);
+    else
+        set_rest(port);
+}
+
+/* Once set, the timer runs its time: moving it for each request would cost more. */
+static void rest_later(struct sb_port *port)
+{
+    port->used = sb_now();
+    if (!port->resting && port->users == NULL && !port->closed)
+        set_rest(port);
 }
 
 static void on_destroy(void *arg)
 {
     struct sb_port *port = arg;
-    drop_curl(port);
-    sb_pair_close(&port->spare);
+    drop_all(port);
     sb_place_unref(port->place);
     free_memory(port);
 }
@@ -156,8 +194,7 @@ static void on_close(void *arg)
     port->closed = 1;
     while (port->users != NULL)
         port->users->closed(port->users);
-    drop_curl(port);
-    sb_pair_close(&port->spare);
+    drop_all(port);
     sb_object_unref(port);
 }
 
@@ -191,6 +228,7 @@ void sb_port_leave(struct sb_port_user *user)
     *user->link = user->next;
     if (user->next != NULL)
         user->next->link = user->link;
+    rest_later(user->port);
     sb_object_unref(user->port);
     user->port = NULL;
 }
@@ -242,6 +280,7 @@ void sb_port_give(struct sb_port *port, struct sb_pair pair, uint64_t since)
         sb_pair_close(&port->spare);
         port->spare = pair;
         port->spare_since = since;
+        rest_later(port);
     } else {
         sb_pair_close(&pair);
     }

@@ -27,9 +27,9 @@ struct sb_port {
     uint64_t spare_since;   /* ... got when the place was last known to run */
     int resolved; /* the multi handle knows the two addresses by now, and never forgets them */
     int refilling, closed;
-    struct sb_timer rest; /* nothing was in flight for a while: connections and sockets go */
-    int resting;          /* it is set */
-    uint64_t used;        /* when something last was */
+    struct sb_timer rest;       /* nothing was in flight for a while: connections and sockets go */
+    int resting;                /* it is set */
+    uint64_t used;              /* when something last was */
     struct sb_port_user *users; /* in flight */
     struct sb_idle {
         CURL *easy;

@@ -3,6 +3,7 @@
 local helper = require "spec.helper"
 
 local core = require "sandbar.core"
+local lfs = require "lfs"
 local sandbar = require "sandbar"
 local wait = require "sandbar.wait"
 
@@ -327,5 +328,22 @@ def start(path):
       sandbar.assert(box:destroy())
       box:close()
     end
+  end)
+
+  it("empties its trash although there is always another sandbox to throw away", function()
+    local root = helper.root()
+    local sandboxes = helper.open()
+    local most, n = 0, 0
+    assert.is_truthy(helper.eventually(function()
+      local box = sandbar.assert(sandboxes:create_scoped {})
+      sandbar.assert(box:destroy())
+      box:close()
+      n = 0
+      for _ in lfs.dir(root .. "/v1/trash") do
+        n = n + 1
+      end
+      most = math.max(most, n)
+      return n < most / 2
+    end, 15), ("%d of at most %d are there"):format(n, most))
   end)
 end)

@@ -24,12 +24,13 @@
 #include "birth.h"
 #include "loop.h"
 
-/* Wait this long after the last put, so that the fork does not fall into somebody's create. */
-enum { QUIET_MS = 100, LAST_MS = 3000 };
+/* Wait this long after the last put, so that the fork does not fall into somebody's create; but only so
+ * long after the first, since there may be no quiet moment. */
+enum { QUIET_MS = 100, PATIENCE_MS = 2000, LAST_MS = 3000 };
 
 static struct {
     bool some;
-    int64_t since_ms;
+    int64_t first_ms, due_ms;
     struct sb_source worker;
 } trash = {.some = true, .worker = {.fd = -1}};
 
@@ -46,14 +47,19 @@ int sb_trash_put(int dir, const char *name)
     fresh_name(fresh, sizeof fresh);
     if (renameat(dir, name, sup.trash, fresh) < 0)
         return -1;
+    int64_t now = sb_real_ms();
+    if (!trash.some)
+        trash.first_ms = now;
     trash.some = true;
-    trash.since_ms = sb_real_ms();
+    trash.due_ms = now + QUIET_MS;
+    if (trash.due_ms > trash.first_ms + PATIENCE_MS)
+        trash.due_ms = trash.first_ms + PATIENCE_MS;
     return 0;
 }
 
 bool sb_trash_wanted(void)
 {
-    return trash.some && trash.worker.fd < 0 && sb_real_ms() - trash.since_ms >= QUIET_MS;
+    return trash.some && trash.worker.fd < 0 && sb_real_ms() >= trash.due_ms;
 }
 
 bool sb_trash_busy(void)
@@ -70,7 +76,7 @@ void sb_trash_finish(void)
 
 int64_t sb_trash_due_ms(void)
 {
-    return trash.some && trash.worker.fd < 0 ? trash.since_ms + QUIET_MS : INT64_MAX;
+    return trash.some && trash.worker.fd < 0 ? trash.due_ms : INT64_MAX;
 }
 
 enum { DEPTH_MAX = 256 };
@@ -144,7 +150,8 @@ void sb_trash_start(void)
     pid_t pid = fork();
     if (pid < 0) {
         trash.some = true;
-        trash.since_ms = sb_real_ms() + 1000;
+        trash.first_ms = sb_real_ms();
+        trash.due_ms = trash.first_ms + 1000;
         return;
     }
     if (pid == 0) {

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -264,6 +265,59 @@ static void an_unwatched_source_is_not_told_of_a_hangup(void)
     passed("an unwatched source is not told of a hang-up until it is watched again");
 }
 
+static _Atomic int readable;
+
+static void count_readable(struct sb_source *source, uint32_t events)
+{
+    CHECK(events == EPOLLIN);
+    readable++;
+    char c;
+    CHECK(read(source->fd, &c, 1) == 1);
+}
+
+static void rest_source(void *arg)
+{
+    sb_source_rest(arg);
+}
+
+static void await_readable(int many)
+{
+    for (int i = 0; i < 1000 && readable < many; i++)
+        usleep(1000), on_loop(check_nothing, NULL);
+    CHECK(readable == many);
+}
+
+/* Whether the kernel has been told (something happened meanwhile) or not. */
+static void a_source_that_rested_is_told_of_what_came_meanwhile(void)
+{
+    int p[2];
+    CHECK(pipe(p) == 0);
+    struct sb_source source = {p[0], EPOLLIN, count_readable};
+    on_loop(add_one, &source);
+    on_loop(rest_source, &source);
+    on_loop(resume_source, &source);
+    CHECK(write(p[1], "x", 1) == 1);
+    await_readable(1);
+    on_loop(rest_source, &source);
+    CHECK(write(p[1], "x", 1) == 1);
+    struct rusage before, after;
+    CHECK(getrusage(RUSAGE_SELF, &before) == 0);
+    usleep(20000);
+    CHECK(getrusage(RUSAGE_SELF, &after) == 0);
+    CHECK(readable == 1);
+    long spent = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1000000 +
+                 (after.ru_utime.tv_usec - before.ru_utime.tv_usec) +
+                 (after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000 +
+                 (after.ru_stime.tv_usec - before.ru_stime.tv_usec);
+    CHECK(spent < 10000); /* else the loop was told of it all the time */
+    on_loop(resume_source, &source);
+    await_readable(2);
+    on_loop(rest_source, &source);
+    on_loop(remove_one, &source);
+    close(p[0]), close(p[1]);
+    passed("a source that rested is told of what came meanwhile, and not before");
+}
+
 /* ---- the pool ---- */
 
 #define JOBS 200
@@ -440,6 +494,7 @@ int main(void)
     a_timer_may_set_itself_again();
     a_removed_source_is_not_told_of_an_event_already_seen();
     an_unwatched_source_is_not_told_of_a_hangup();
+    a_source_that_rested_is_told_of_what_came_meanwhile();
     pool_work_comes_back_to_the_io_thread();
     who_waits_alone_runs_the_loop();
     what_is_posted_between_two_waits_runs_all_the_same();

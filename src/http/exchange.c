@@ -327,6 +327,7 @@ static int set_common(CURL *easy, const struct sb_port *port)
     if (port->place != NULL) {
         curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, on_open);
         curl_easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, on_sockopt);
+        sb_multi_keep_watches(port->multi, easy);
     }
     return rc == CURLE_OK ? 0 : -1;
 }

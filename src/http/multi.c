@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include "http/core.h"
 
@@ -10,13 +11,43 @@ struct sb_multi {
     CURLM *curl;
     struct sb_timer timer;
     int reading; /* messages are being handed out */
+    int keeps;   /* libcurl tells us of every socket it closes */
+    struct watch *resting;
 };
 
-/* A descriptor of libcurl's, from its first to its last interest in it. */
+/* A descriptor of libcurl's, from its first to its last interest in it; where it tells us when it
+ * closes it, until then: between two requests of a kept connection it rests. Adding it to the set and
+ * taking it out costs more than the system calls that send and receive a small answer. */
 struct watch {
     struct sb_source source;
     struct sb_multi *multi;
+    struct watch *next; /* of those that rest */
 };
+
+/* The one for `fd`, off the list, or NULL. */
+static struct watch *take_resting(struct sb_multi *multi, curl_socket_t fd)
+{
+    struct watch **link = &multi->resting, *watch;
+    while ((watch = *link) != NULL && watch->source.fd != fd)
+        link = &watch->next;
+    if (watch != NULL)
+        *link = watch->next;
+    return watch;
+}
+
+static void drop(struct watch *watch)
+{
+    sb_source_remove(&watch->source);
+    free(watch);
+}
+
+static int on_close(void *clientp, curl_socket_t fd)
+{
+    struct watch *watch = take_resting(clientp, fd);
+    if (watch != NULL)
+        drop(watch);
+    return close(fd);
+}
 
 static void hand_out(struct sb_multi *multi)
 {
@@ -69,14 +100,22 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *userp, void *
     struct sb_multi *multi = userp;
     struct watch *watch = socketp;
     if (what == CURL_POLL_REMOVE) {
-        if (watch != NULL) {
-            sb_source_remove(&watch->source);
-            free(watch);
+        if (watch != NULL && multi->keeps) {
+            sb_source_rest(&watch->source);
+            watch->next = multi->resting;
+            multi->resting = watch;
+        } else if (watch != NULL) {
+            drop(watch);
         }
         return 0;
     }
     uint32_t events =
         ((what & CURL_POLL_IN) != 0 ? EPOLLIN : 0u) | ((what & CURL_POLL_OUT) != 0 ? EPOLLOUT : 0u);
+    if (watch == NULL) {
+        watch = take_resting(multi, fd);
+        if (watch != NULL)
+            curl_multi_assign(multi->curl, fd, watch);
+    }
     if (watch != NULL) {
         sb_source_change(&watch->source, events);
         return 0;
@@ -129,9 +168,16 @@ void sb_multi_free(struct sb_multi *multi)
 {
     if (multi == NULL)
         return;
-    curl_multi_cleanup(multi->curl);
+    curl_multi_cleanup(multi->curl); /* closes all */
     sb_timer_clear(&multi->timer);
     free(multi);
+}
+
+void sb_multi_keep_watches(struct sb_multi *multi, CURL *easy)
+{
+    multi->keeps = 1;
+    curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION, on_close);
+    curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA, multi);
 }
 
 int sb_multi_add(struct sb_multi *multi, struct sb_transfer *transfer, struct sb_error *err)

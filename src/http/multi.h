@@ -22,6 +22,10 @@ struct sb_transfer {
 struct sb_multi *sb_multi_new(struct sb_error *err);
 void sb_multi_free(struct sb_multi *multi); /* NULL is fine; nothing is added any more */
 
+/* For handles all of whose connections are closed through libcurl's close-socket callback, which is set
+ * here: their sockets stay in the loop's set from one transfer to the next. */
+void sb_multi_keep_watches(struct sb_multi *multi, CURL *easy);
+
 /* Both may run other transfers' `done`, and add its own, before they return. */
 int sb_multi_add(struct sb_multi *multi, struct sb_transfer *transfer, struct sb_error *err);
 void sb_multi_remove(struct sb_multi *multi,

@@ -25,7 +25,8 @@
 #define SB_API_FUNCTIONS(X)                                                                        \
     X(sb_err_name) X(sb_err_from_name) X(sb_err_from_errno) X(sb_fail) X(sb_fail_errno)            \
     X(sb_generation) X(sb_now) X(sb_loop_post) X(sb_loop_is_io_thread)                             \
-    X(sb_source_add) X(sb_source_change) X(sb_source_remove) X(sb_timer_set) X(sb_timer_clear)     \
+    X(sb_source_add) X(sb_source_change) X(sb_source_rest) X(sb_source_remove)                     \
+    X(sb_timer_set) X(sb_timer_clear)                                                              \
     X(sb_pool_run) X(sb_loop_rearm_exit)                                                           \
     X(sb_object_init) X(sb_object_ref) X(sb_object_unref)                                          \
     X(sb_op_new) X(sb_op_set_cancel) X(sb_op_asked) X(sb_op_ref) X(sb_op_unref) X(sb_op_id)        \
@@ -68,6 +69,7 @@ extern const struct sb_core_api *sb_api; /* the client's own, set when it is ope
 #define sb_loop_is_io_thread sb_api->sb_loop_is_io_thread
 #define sb_source_add sb_api->sb_source_add
 #define sb_source_change sb_api->sb_source_change
+#define sb_source_rest sb_api->sb_source_rest
 #define sb_source_remove sb_api->sb_source_remove
 #define sb_timer_set sb_api->sb_timer_set
 #define sb_timer_clear sb_api->sb_timer_clear

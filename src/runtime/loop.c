@@ -45,6 +45,7 @@ struct slot {
     struct sb_source *source;
     uint32_t serial;
     uint32_t events;
+    uint32_t armed; /* what the kernel watches for: more than `events` while the source rests */
 };
 
 static struct {
@@ -135,6 +136,15 @@ static int wait_for_events(struct epoll_event *events, uint64_t ns, const sigset
                        mask);
 }
 
+/* Without EPOLLET an unwatched source would report EPOLLHUP and EPOLLERR for ever. */
+static int control(int op, int fd, struct slot *slot)
+{
+    struct epoll_event event = {.events = slot->events != 0 ? slot->events : EPOLLET,
+                                .data.u64 = (uint64_t)slot->serial << 32 | (uint32_t)fd};
+    slot->armed = slot->events;
+    return epoll_ctl(loop.epoll_fd, op, fd, &event);
+}
+
 static void dispatch(const struct epoll_event *event)
 {
     uint64_t key = event->data.u64;
@@ -142,8 +152,11 @@ static void dispatch(const struct epoll_event *event)
         return;
     struct slot *slot = &loop.slots[(uint32_t)key];
     uint32_t ready = event->events & (slot->events | EPOLLERR | EPOLLHUP);
-    if (slot->source != NULL && slot->serial == (uint32_t)(key >> 32) && slot->events != 0 &&
-        ready != 0)
+    if (slot->source == NULL || slot->serial != (uint32_t)(key >> 32))
+        return;
+    if (slot->events != slot->armed) /* it rests, and would be told of again and again */
+        control(EPOLL_CTL_MOD, slot->source->fd, slot);
+    else if (slot->events != 0 && ready != 0)
         slot->source->ready(slot->source, ready);
 }
 
@@ -582,14 +595,6 @@ static int reserve_slot(int fd, struct sb_error *err)
     return 0;
 }
 
-/* Without EPOLLET an unwatched source would report EPOLLHUP and EPOLLERR for ever. */
-static int control(int op, int fd, const struct slot *slot)
-{
-    struct epoll_event event = {.events = slot->events != 0 ? slot->events : EPOLLET,
-                                .data.u64 = (uint64_t)slot->serial << 32 | (uint32_t)fd};
-    return epoll_ctl(loop.epoll_fd, op, fd, &event);
-}
-
 int sb_source_add(struct sb_source *source, struct sb_error *err)
 {
     int error = 0;
@@ -599,7 +604,7 @@ int sb_source_add(struct sb_source *source, struct sb_error *err)
     if (error == 0)
         error = reserve_slot(source->fd, err);
     if (error == 0) {
-        struct slot slot = {source, ++loop.serial, source->events};
+        struct slot slot = {source, ++loop.serial, source->events, 0};
         if (control(EPOLL_CTL_ADD, source->fd, &slot) < 0)
             error = sb_fail_errno(err, errno, "watch", "cannot watch a descriptor");
         else
@@ -625,7 +630,16 @@ void sb_source_change(struct sb_source *source, uint32_t events)
     if (slot == NULL || slot->events == events)
         return;
     slot->events = events;
-    control(EPOLL_CTL_MOD, source->fd, slot);
+    if (slot->armed != events)
+        control(EPOLL_CTL_MOD, source->fd, slot);
+}
+
+void sb_source_rest(struct sb_source *source)
+{
+    struct slot *slot = find_slot(source);
+    source->events = 0;
+    if (slot != NULL)
+        slot->events = 0;
 }
 
 void sb_source_remove(struct sb_source *source)

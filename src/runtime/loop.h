@@ -43,7 +43,10 @@ struct sb_source {
 };
 int sb_source_add(struct sb_source *source, struct sb_error *err); /* [io] */
 void sb_source_change(struct sb_source *source, uint32_t events);  /* [io] */
-void sb_source_remove(struct sb_source *source);                   /* [io] idempotent */
+/* [io] Events 0 for now: the kernel is told when something happens meanwhile, and not at all when it is
+ * watched for the same again before that. */
+void sb_source_rest(struct sb_source *source);
+void sb_source_remove(struct sb_source *source); /* [io] idempotent */
 
 /* A timer, embedded in its owner. Zeroed = unset. Setting a set one moves it. The heap is made of
  * the timers themselves, so setting one cannot fail. */

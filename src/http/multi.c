@@ -17,7 +17,7 @@ struct sb_multi {
 
 /* A descriptor of libcurl's, from its first to its last interest in it; where it tells us when it
  * closes it, until then: between two requests of a kept connection it rests. Adding it to the set and
- * taking it out costs more than the system calls that send and receive a small answer. */
+ * taking it out for each would cost some 2 us. */
 struct watch {
     struct sb_source source;
     struct sb_multi *multi;

@@ -12,7 +12,7 @@
  *              for costs no change of threads. Alone it asks for that by waiting; our thread steps
  *              back after the turn that ends its wait, and stands by.
  *   BY_NOBODY  such a thread is back in its program, and likely to wait again soon. When it has not
- *              after HOLD, or when somebody else waits too, the baton (a timer descriptor that our
+ *              after some milliseconds, or when somebody else waits too, the baton (a timer descriptor that our
  *              thread reads) goes off, and our thread takes over.
  */
 #include <errno.h>
@@ -32,8 +32,9 @@
 
 #define EVENTS_PER_TURN 64
 #define WAKE_KEY UINT64_MAX
-#define HOLD 1000000  /* ns that the loop may stand still between two waits */
-#define SHORT 3       /* a wait is, as long as it lasts no more than so many times HOLD */
+#define HOLD 1000000  /* ns that the loop may stand still between two waits ... */
+#define HOLD_MAX 4    /* ... up to so many times that, while there is nothing to do in between */
+#define SHORT 3       /* a wait is, as long as it lasts no more than so many times the hold */
 #define SIGSET_SIZE 8 /* the kernel's */
 
 enum loop_state { LOOP_NONE, LOOP_RUNNING, LOOP_STOPPING, LOOP_STOPPED };
@@ -64,10 +65,12 @@ static struct {
     struct sb_mailbox *alone; /* of the only waiter, which is not driving */
     int baton_fd;
     int baton_set;       /* it will go off */
+    uint64_t hold;       /* HOLD to HOLD_MAX * HOLD */
     uint64_t takes_over; /* BY_NOBODY: when our thread takes over */
     /* ---- the driver's own */
     uint32_t serial;
     struct sb_mailbox *touched;
+    unsigned worked;        /* turns with something to do since our thread took over */
     struct sb_mailbox *own; /* of the waiter that drives: it sees for itself what is there */
 } loop = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -263,7 +266,7 @@ static void wait_for_baton(void)
             again = loop.turns == seen ? again + 1 : 0;
             seen = loop.turns;
             if (again < SHORT)
-                set_baton(HOLD);
+                set_baton(loop.hold);
             continue;
         }
         if (now < loop.takes_over) {
@@ -271,17 +274,24 @@ static void wait_for_baton(void)
             continue;
         }
         loop.driver = BY_THREAD;
+        loop.worked = 0;
         is_io_thread = 1;
     }
 }
 
-/* Our thread's, after a turn: somebody who will likely wait again has got what he waited for. */
+/* Our thread's, after a turn: somebody who will likely wait again has got what he waited for. When that
+ * was all there was to do, it took over too early: a program that does something else for a moment
+ * between two waits would pay for the change of threads each time. */
 static void stand_by(void)
 {
     pthread_mutex_lock(&loop.lock);
     if (loop.state == LOOP_RUNNING && loop.waiters <= 1) {
+        if (loop.worked > 1)
+            loop.hold = HOLD;
+        else if (loop.hold < HOLD_MAX * HOLD)
+            loop.hold *= 2;
         is_io_thread = 0;
-        leave_to_nobody(HOLD);
+        leave_to_nobody(loop.hold);
     }
     wait_for_baton();
     pthread_mutex_unlock(&loop.lock);
@@ -304,6 +314,7 @@ static void *run(void *arg)
         if (stop)
             break;
         int n = wait_for_events(events, ns, NULL);
+        loop.worked += n != 1 || events[0].data.u64 != WAKE_KEY;
         for (int i = 0; i < n; i++)
             dispatch(&events[i]);
     }
@@ -331,7 +342,7 @@ static int take_over(void)
 static void give_back(int at_once)
 {
     is_io_thread = 0;
-    leave_to_nobody(at_once ? 0 : HOLD);
+    leave_to_nobody(at_once ? 0 : loop.hold);
 }
 
 /* Writing to a pipe that nobody reads leaves it pending here; outside it would kill the process. */
@@ -490,7 +501,8 @@ static int start(struct sb_error *err)
     }
     loop.state = LOOP_RUNNING;
     loop.baton_set = 0;
-    leave_to_nobody(HOLD); /* who asks first most likely waits at once */
+    loop.hold = HOLD;
+    leave_to_nobody(loop.hold); /* who asks first most likely waits at once */
     error = sb_thread_start(&loop.thread, run);
     if (error != 0) {
         loop.state = LOOP_NONE;

@@ -293,6 +293,16 @@ describe("box:exec", function()
     end)
   end)
 
+  it("a pipe that is full of very little does not stop the command for ever", function()
+    with_box(function(box)
+      local program = (os.getenv("SPEC_BUILD") or "build") .. "/spec/splicer"
+      sandbar.assert(box.files:upload(program, "/home/user/splicer"))
+      sandbar.assert(box.files:chmod("/home/user/splicer", "755"))
+      local r = sandbar.assert(box:exec({ "./splicer", "splicer", "200" }, { timeout = 20 }))
+      assert.equal(200, #r.stdout)
+    end)
+  end)
+
   it("refuses what it cannot do by name", function()
     with_box(function(box)
       for option, value in pairs { pty = { cols = 80, rows = 24 }, stdout = "spool", stderr = "inherit" } do

@@ -85,11 +85,11 @@ _Noreturn void loop_run(void)
 {
     for (;;) {
         struct sys_epoll_event e = {0, NULL};
-        long n = SYS6(__NR_epoll_pwait, guest.epoll, &e, 1, -1, NULL, 8);
+        long n = SYS6(__NR_epoll_pwait, guest.epoll, &e, 1, started_patience(), NULL, 8);
         struct watch *w = e.data;
-        if (n == 1 && w != NULL) {
+        if (n == 1 && w != NULL)
             w->ready(w, e.events);
-            conn_reap_dead();
-        }
+        started_look(n == 0);
+        conn_reap_dead();
     }
 }

@@ -33,6 +33,7 @@ struct proc {
     uint64_t serial, start_ns;
     struct conn *owner; /* gets SB_EXITED; NULL once gone */
     uint32_t held;      /* the request whose answer is held back, 0: none */
+    enum held_stage { HELD_NOT, HELD_FRESH, HELD_KEPT } stage; /* see started.c */
     int detached, running, limited, hidden;
     struct leaf leaf; /* given back once empty */
     int leafed;       /* had one: its tree is what was in it */
@@ -70,6 +71,10 @@ void started_hold(struct proc *p, uint32_t req);
 void started_tell_held(struct proc *p); /* now, although it has not ended */
 void started_tell_end(struct proc *p);
 void started_drop(struct proc *p); /* to nobody */
+/* How long (ms) the loop may rest before started_look; -1: for ever. */
+int started_patience(void);
+/* After each round of the loop; `rested`: nothing had happened for that long. */
+void started_look(int rested);
 
 /* tail.c */
 void stream_open(struct stream *s, int fd, struct conn *lease);

@@ -3,8 +3,20 @@
  * An asker who waits for the end anyway (`whole`) has no use for that: two messages, descriptors that
  * travel, and a wake-up for the end of each pipe, of a command that lives for a millisecond. So the
  * answer is held back until the command has ended, and then tells everything. It goes out before, as to
- * anybody else, when the pipes fill up, or when somebody asks for it or about the command. */
+ * anybody else, when much lies in a pipe, when somebody asks for it or about the command, and when a
+ * command that has written something has run for a while: how full a pipe is cannot be seen (one byte
+ * that was spliced takes the place of a page), so its writer may be waiting for a reader.
+ * At first nobody watches the pipes: their end, which mostly comes first, would wake us up for nothing. */
 #include "proc.h"
+
+enum {
+    WATCH_MS = 2,      /* then the pipes are watched */
+    HAND_OUT_MS = 100, /* then whatever was written goes out, and what will be */
+    ROUNDS = 8,        /* a loop that never comes to rest looks all the same */
+};
+
+static unsigned fresh, kept; /* commands with a held answer: not watched yet; not handed out yet */
+static int flood; /* the last one wrote more than fits: the next is watched from its start */
 
 static const unsigned bit_of[2] = {SB_STREAM_STDOUT, SB_STREAM_STDERR};
 
@@ -35,9 +47,17 @@ void started_tell(struct proc *p, uint32_t req, int in)
     conn_send(p->owner, &a, fds, nfds);
 }
 
+static void set_stage(struct proc *p, enum held_stage stage)
+{
+    fresh += (stage == HELD_FRESH) - (p->stage == HELD_FRESH);
+    kept += (stage == HELD_KEPT) - (p->stage == HELD_KEPT);
+    p->stage = stage;
+}
+
 void started_drop(struct proc *p)
 {
     p->held = 0;
+    set_stage(p, HELD_NOT);
     for (int i = 0; i < 2; i++) {
         struct stream *s = &p->out[i];
         if (s->held != NULL)
@@ -57,16 +77,18 @@ void started_tell_held(struct proc *p)
 static void held_ready(struct watch *w, uint32_t events)
 {
     struct stream *s = (struct stream *)w;
-    if ((events & EPOLLIN) && stream_filled(s) > SB_WHOLE_BYTES)
+    int much = (events & EPOLLIN) && stream_filled(s) > SB_WHOLE_BYTES;
+    flood |= much;
+    if (much || ((events & EPOLLIN) && s->held->stage == HELD_NOT))
         started_tell_held(s->held);
 }
 
-void started_hold(struct proc *p, uint32_t req)
+/* Where that cannot be the answer goes out. */
+static void held_watch(struct proc *p)
 {
-    p->held = req;
     for (int i = 0; i < 2; i++) {
         struct stream *s = &p->out[i];
-        if (s->watch.fd < 0)
+        if (s->watch.fd < 0 || s->held != NULL)
             continue;
         if (loop_watch(&s->watch, s->watch.fd, EPOLLIN | EPOLLET, held_ready) != 0) {
             started_tell_held(p);
@@ -74,6 +96,46 @@ void started_hold(struct proc *p, uint32_t req)
         }
         s->held = p;
     }
+}
+
+void started_hold(struct proc *p, uint32_t req)
+{
+    p->held = req;
+    set_stage(p, HELD_FRESH);
+    if (flood)
+        held_watch(p);
+}
+
+static void held_look(struct proc *p, uint64_t now)
+{
+    if (p->stage == HELD_FRESH) {
+        set_stage(p, HELD_KEPT);
+        held_watch(p);
+    } else if (p->stage == HELD_KEPT && now - p->start_ns >= HAND_OUT_MS * UINT64_C(1000000)) {
+        set_stage(p, HELD_NOT);
+        for (int i = 0; i < 2; i++)
+            if (p->held != 0 && p->out[i].watch.fd >= 0 && stream_filled(&p->out[i]) > 0)
+                started_tell_held(p);
+    }
+}
+
+int started_patience(void)
+{
+    return fresh > 0 ? WATCH_MS : kept > 0 ? HAND_OUT_MS : -1;
+}
+
+void started_look(int rested)
+{
+    static unsigned rounds;
+    uint64_t now;
+    if (fresh + kept > 0 && !rested && ++rounds < ROUNDS)
+        return;
+    rounds = 0;
+    if (fresh + kept == 0)
+        return;
+    now = sys_clock_ns(CLOCK_BOOTTIME);
+    for (struct proc *p = procs; p != NULL; p = p->next)
+        held_look(p, now);
 }
 
 static void pack_output(struct sb_packer *a, uint16_t tag, struct stream *s, size_t len)
@@ -99,6 +161,7 @@ void started_tell_end(struct proc *p)
     pack_output(&a, SB_F_DATA, &p->out[0], len[0]);
     pack_output(&a, SB_F_DATA_ERR, &p->out[1], len[1]);
     conn_send(p->owner, &a, NULL, 0);
+    flood = 0;
     started_drop(p);
     for (int i = 0; i < 2; i++)
         stream_close(&p->out[i]);

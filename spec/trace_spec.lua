@@ -24,7 +24,7 @@ describe("SANDBAR_TRACE", function()
     local at = 1
     for _, line in ipairs {
       '{"event":"start",', '"peer":"supervisor","message":"hello",', '"message":"create",',
-      '{"event":"send",[^\n]*"peer":"pid 1","message":"exec",', '{"event":"receive",[^\n]*"descriptors":2}',
+      '{"event":"send",[^\n]*"peer":"pid 1","message":"exec",', '{"event":"receive",[^\n]*"peer":"pid 1","message":"reply"',
       '"kind":"StartFailed","error":"%[redacted%]', '"message":"destroy",', '{"event":"release",[^\n]*"id":"traced"}\n$',
     } do
       local _, stop = r.stderr:find(line, at)

@@ -32,6 +32,12 @@ static void open_conn(void *fd)
     CHECK(sb_conn_open(&conn, &type, NULL, *(int *)fd, 0, &error) == 0);
 }
 
+static void forget_calls(void *arg)
+{
+    (void)arg;
+    sb_conn_fail_all(&conn, &error);
+}
+
 static void close_conn(void *arg)
 {
     (void)arg;
@@ -118,6 +124,60 @@ static void full_queue(void)
     passed("a full queue is Busy, as the negative result too");
 }
 
+static _Atomic int answers;
+static void count_answer(struct sb_call *call, const struct sb_answer *answer)
+{
+    (void)call;
+    answers += answer->lost ? 100 : 1;
+}
+
+/* Sends what pid 1 would: an answer of this type to the request. */
+static void answer_with(int fd, uint16_t answer_type, uint32_t req)
+{
+    unsigned char buf[64];
+    struct sb_packer p;
+    sb_pack_begin(&p, buf, sizeof buf, answer_type, req, 0);
+    CHECK(write(fd, buf, p.len) == (ssize_t)p.len);
+}
+
+static int answers_become(int n)
+{
+    for (int i = 0; i < 1000 && answers != n; i++)
+        usleep(5000);
+    return answers == n;
+}
+
+/* A worker of pid 1 may have answered before it was killed: then pid 1 answers once more. */
+static void a_second_answer(void)
+{
+    struct sb_call call[2] = {{count_answer, 0}, {count_answer, 0}};
+    unsigned char msg[64];
+    struct sb_packer p;
+    int pair[2];
+    conn = (struct sb_conn){0};
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair) == 0);
+    on_loop(open_conn, &pair[0]);
+    for (int i = 0; i < 2; i++) {
+        sb_pack_begin(&p, msg, sizeof msg, SB_C_PING, 0, 0);
+        CHECK(sb_conn_call(&conn, &call[i], msg, p.len, NULL, 0, &error) == 0);
+    }
+    answer_with(pair[1], SB_REPLY, call[0].req);
+    answer_with(pair[1], SB_ERROR, call[0].req);
+    answer_with(pair[1], SB_REPLY, call[1].req);
+    CHECK(answers_become(2) && conn.state == SB_CONN_OPEN);
+    sb_pack_begin(&p, msg, sizeof msg, SB_C_PING, 0, 0);
+    CHECK(sb_conn_call(&conn, &call[0], msg, p.len, NULL, 0, &error) == 0);
+    answer_with(pair[1], SB_REPLY, call[1].req); /* a success that nobody asked for is rubbish */
+    for (int i = 0; i < 1000 && conn.state == SB_CONN_OPEN; i++)
+        usleep(5000);
+    CHECK(conn.state == SB_CONN_LOST);
+    on_loop(forget_calls, NULL);
+    CHECK(answers_become(102));
+    sb_conn_free(&conn, 0);
+    close(pair[1]);
+    passed("an error comes late and is dropped, a late success costs the connection");
+}
+
 int main(void)
 {
     static const char promise[] = "a datagram the machine has no room for waits without busying "
@@ -138,5 +198,6 @@ int main(void)
             skipped(promise, "this machine takes any number of descriptors in flight");
     }
     full_queue();
+    a_second_answer();
     return 0;
 }

@@ -484,8 +484,9 @@ static const char *deliver(struct sb_conn *conn, const struct sb_msg *head,
     if (slot != NULL && head->type != SB_PART)
         slot_drop(conn, slot);
     pthread_mutex_unlock(&conn->lock);
+    /* Pid 1 answers for a worker that was killed, and cannot know whether that had answered before. */
     if (slot == NULL)
-        return "an answer to a request nobody made";
+        return head->type == SB_ERROR ? NULL : "an answer to a request nobody made";
     if (call != NULL)
         call->answer(call, answer);
     return NULL;

@@ -135,8 +135,7 @@ end
 --- own files do, or an error object.
 function errors.reported(op, err, errno)
   if type(errno) == "number" and type(err) == "string" then
-    local e = errors.from_errno(errno, op)
-    return errors.new { kind = e.kind, errno = errno, code = e.code, op = op, message = err }
+    return errors.new { kind = errors.kind_of(errno), errno = errno, op = op, message = err }
   end
   return errors.from(err, op)
 end

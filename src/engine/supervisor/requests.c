@@ -317,6 +317,15 @@ static int destroy(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fai
     return 0;
 }
 
+/* Of a running sandbox: in its record, and for its pid 1. */
+static int change_life(struct sb_box *b, uint64_t ms, struct sb_failure *f)
+{
+    if (sb_life_set(b, (int64_t)ms, f) < 0)
+        return -1;
+    sb_guest_tell_life(b);
+    return 0;
+}
+
 static int lifetime(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
     struct sb_box *b = named(in, f);
@@ -329,11 +338,8 @@ static int lifetime(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fa
         return sb_failed(f, "NotRunning", 0, "lifetime", "sandbox %s is not running", b->rec.id);
     bool enough = b->rec.deadline_ms == 0 || b->rec.deadline_ms >= sb_now_ms() + (int64_t)ms;
     bool extend = sb_read_u64(&in->fields, SB_F_EXTEND, 0) != 0;
-    if (!(extend && enough)) {
-        if (sb_life_set(b, (int64_t)ms, f) < 0)
-            return -1;
-        sb_guest_tell_life(b);
-    }
+    if (!(extend && enough) && change_life(b, ms, f) < 0)
+        return -1;
     struct sb_packer p;
     sb_conn_begin(&p, SB_REPLY, in->head.req);
     sb_pack_u64(&p, SB_F_ENDS_MS, (uint64_t)b->rec.ends_ms);
@@ -391,11 +397,8 @@ static int resume(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
             b->rec.lifetime_ms = (int64_t)ms;
         return 0;
     case SB_BOX_RUNNING:
-        if (ms != UINT64_MAX) {
-            if (sb_life_set(b, (int64_t)ms, f) < 0)
-                return -1;
-            sb_guest_tell_life(b);
-        }
+        if (ms != UINT64_MAX && change_life(b, ms, f) < 0)
+            return -1;
         send_record(c, in->head.req, b, true);
         return 0;
     default:

@@ -108,10 +108,12 @@ static int wants_to_know(lua_State *L)
     return lua_isfunction(L, -1);
 }
 
-/* Never waits, never raises but for want of memory, looks at no other handle. */
+/* Upvalue: the class. Never waits, never raises but for want of memory, looks at no other handle. */
 static int handle_gc(lua_State *L)
 {
     struct handle *h = lua_touserdata(L, 1);
+    if (!is_instance(L, 1, lua_upvalueindex(1)))
+        return 0;
     int keep = h->keep && h->generation == sb_generation();
     if (h->release != NULL) {
         int fired = sb_release_fire(h->release, NULL);
@@ -164,7 +166,8 @@ static int class(lua_State *L)
     lua_pushcclosure(L, handle_tostring, 2);
     lua_setfield(L, 5, "__tostring");
 
-    lua_pushcfunction(L, handle_gc);
+    lua_pushvalue(L, 5);
+    lua_pushcclosure(L, handle_gc, 1);
     lua_setfield(L, 5, "__gc");
     opt_field(L, 3, "on_close"); /* for a close() with arguments: __close gets the error */
     if (lua_isnil(L, -1)) {

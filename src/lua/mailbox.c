@@ -119,7 +119,9 @@ static int mailbox_nudge(lua_State *L)
 /* Does nothing global: the host may go on with other states. */
 static int mailbox_gc(lua_State *L)
 {
-    struct lua_mailbox *m = lua_touserdata(L, 1);
+    struct lua_mailbox *m = luaL_testudata(L, 1, NAME);
+    if (m == NULL)
+        return 0;
     sb_mailbox_unref(m->mailbox);
     m->mailbox = NULL;
     return 0;

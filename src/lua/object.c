@@ -1,25 +1,14 @@
-/* Native objects as userdata: {reference, class}. The metatable of a class is found by its
- * type's address in the registry, which also is how an argument's type is checked: no name
- * can be forged. */
+/* Native objects as userdata. The metatable of a class is found by its type's address in the
+ * registry, which also is how an argument's type is checked: no name can be forged. */
 #include <stdlib.h>
 
 #include "open.h"
 
-struct lua_object {
-    struct sb_object *object;
-    const struct sb_lua_class *class;
-};
+#define SCRATCH "sandbar.scratch"
 
-static int object_gc(lua_State *L)
-{
-    struct lua_object *o = lua_touserdata(L, 1);
-    struct sb_object *object = o->object;
-    o->object = NULL;
-    if (object != NULL && o->class->collected != NULL && object->generation == sb_generation())
-        o->class->collected(object);
-    sb_object_unref(object);
-    return 0;
-}
+struct lua_object {
+    struct sb_object *object; /* one reference; NULL once finalized */
+};
 
 void sb_lua_new_metatable(lua_State *L, const char *name, const luaL_Reg *meta,
                           const luaL_Reg *methods)
@@ -52,6 +41,21 @@ static struct lua_object *object_at(lua_State *L, int arg, const struct sb_objec
     return same ? o : NULL;
 }
 
+/* Upvalue: the class. */
+static int object_gc(lua_State *L)
+{
+    const struct sb_lua_class *class = lua_touserdata(L, lua_upvalueindex(1));
+    struct lua_object *o = object_at(L, 1, class->type);
+    if (o == NULL)
+        return 0;
+    struct sb_object *object = o->object;
+    o->object = NULL;
+    if (object != NULL && class->collected != NULL && object->generation == sb_generation())
+        class->collected(object);
+    sb_object_unref(object);
+    return 0;
+}
+
 /* A method that gives up the object. The finalizers of a scope that nobody closed run after its
  * collection, with what was collected in the same cycle: there is nothing left to give up. */
 static int object_end(lua_State *L)
@@ -71,9 +75,12 @@ static int ends(const char *method)
 
 void sb_lua_register(lua_State *L, const struct sb_lua_class *class)
 {
-    static const luaL_Reg meta[] = {{"__gc", object_gc}, {NULL, NULL}};
+    static const luaL_Reg meta[] = {{NULL, NULL}};
     sb_lua_new_metatable(L, class->name, meta, class->methods);
     luaL_getmetatable(L, class->name);
+    lua_pushlightuserdata(L, (void *)class);
+    lua_pushcclosure(L, object_gc, 1);
+    lua_setfield(L, -2, "__gc");
     for (const luaL_Reg *m = class->methods; m->name != NULL; m++)
         if (ends(m->name)) {
             lua_getfield(L, -1, "__index");
@@ -113,7 +120,7 @@ void sb_lua_push_object(lua_State *L, struct sb_object **object)
     lua_pop(L, 1);
     sb_lua_weigh(L, class->weight);
     struct lua_object *o = sb_lua_newuserdata(L, sizeof *o, 0);
-    *o = (struct lua_object){NULL, class};
+    o->object = NULL;
     lua_insert(L, -2);
     lua_setmetatable(L, -2);
     o->object = *object;
@@ -146,7 +153,9 @@ void *sb_lua_check_object(lua_State *L, int arg, const struct sb_object_type *ty
 
 static int scratch_gc(lua_State *L)
 {
-    void **memory = lua_touserdata(L, 1);
+    void **memory = luaL_testudata(L, 1, SCRATCH);
+    if (memory == NULL)
+        return 0;
     free(*memory);
     *memory = NULL;
     return 0;
@@ -156,7 +165,7 @@ void **sb_lua_new_scratch(lua_State *L)
 {
     void **memory = sb_lua_newuserdata(L, sizeof *memory, 0);
     *memory = NULL;
-    luaL_setmetatable(L, "sandbar.scratch");
+    luaL_setmetatable(L, SCRATCH);
     return memory;
 }
 
@@ -170,5 +179,5 @@ uint64_t sb_lua_check_ns(lua_State *L, int arg)
 void sb_lua_open_object(lua_State *L)
 {
     static const luaL_Reg meta[] = {{"__gc", scratch_gc}, {NULL, NULL}};
-    sb_lua_new_metatable(L, "sandbar.scratch", meta, NULL);
+    sb_lua_new_metatable(L, SCRATCH, meta, NULL);
 }

@@ -45,16 +45,22 @@ int sb_lua_forked(lua_State *L, const void *object)
     return sb_lua_op_made(L, slot);
 }
 
-static struct lua_op *check_at(lua_State *L, int arg)
+/* The Op at `arg`, or NULL. */
+static struct lua_op *test(lua_State *L, int arg)
 {
     struct lua_op *o = lua_touserdata(L, arg);
-    int same = 0;
-    if (o != NULL && lua_getmetatable(L, arg)) {
-        sb_lua_rawgetp(L, LUA_REGISTRYINDEX, &key);
-        same = lua_rawequal(L, -1, -2);
-        lua_pop(L, 2);
-    }
-    if (!same)
+    if (o == NULL || !lua_getmetatable(L, arg))
+        return NULL;
+    sb_lua_rawgetp(L, LUA_REGISTRYINDEX, &key);
+    int same = lua_rawequal(L, -1, -2);
+    lua_pop(L, 2);
+    return same ? o : NULL;
+}
+
+static struct lua_op *check_at(lua_State *L, int arg)
+{
+    struct lua_op *o = test(L, arg);
+    if (o == NULL)
         sb_lua_typeerror(L, arg, NAME);
     luaL_argcheck(L, o != NULL && o->op != NULL, arg, "an operation that was never made");
     return o;
@@ -271,8 +277,8 @@ static int op_bytes(lua_State *L)
 /* An operation nobody can wait for any more is cancelled: its task ended without a word. */
 static int op_gc(lua_State *L)
 {
-    struct lua_op *o = lua_touserdata(L, 1);
-    if (o->op == NULL)
+    struct lua_op *o = test(L, 1);
+    if (o == NULL || o->op == NULL)
         return 0;
     sb_op_cancel(o->op);
     sb_op_unref(o->op);

@@ -18,6 +18,9 @@ void sb_lua_open_leash(lua_State *L);
 void sb_lua_open_audit(lua_State *L);
 void sb_lua_open_carried(lua_State *L);
 
+/* Anybody can call a metamethod with anything, by debug.getmetatable: each checks what it got, __gc does
+ * nothing for what is not its own or was finalized before. */
+
 /* A metatable "sandbar.X" with metamethods, __index = methods (may be NULL), __name, __metatable =
  * false. Nothing is left on the stack. */
 void sb_lua_new_metatable(lua_State *L, const char *name, const luaL_Reg *meta,

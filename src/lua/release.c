@@ -64,7 +64,9 @@ static int release_fired(lua_State *L)
 
 static int release_gc(lua_State *L)
 {
-    struct lua_release *r = lua_touserdata(L, 1);
+    struct lua_release *r = luaL_testudata(L, 1, NAME);
+    if (r == NULL)
+        return 0;
     sb_release_unref(r->release);
     r->release = NULL;
     return 0;

@@ -56,7 +56,9 @@ static int secret_new(lua_State *L)
 static int secret_prefixed(lua_State *L)
 {
     size_t len, prefix_len = 0;
-    struct sb_secret *secret = ((struct lua_secret *)luaL_checkudata(L, 1, NAME))->secret;
+    struct sb_secret *secret = to_secret(L, 1);
+    if (secret == NULL)
+        return sb_lua_typeerror(L, 1, "secret");
     const char *prefix = sb_lua_check_bytes(L, 2, &prefix_len);
     const char *data = sb_secret_data(secret, &len);
     struct lua_secret *s = new_slot(L);
@@ -92,7 +94,9 @@ static int secret_len(lua_State *L)
 
 static int secret_gc(lua_State *L)
 {
-    struct lua_secret *s = lua_touserdata(L, 1);
+    struct lua_secret *s = luaL_testudata(L, 1, NAME);
+    if (s == NULL)
+        return 0;
     sb_secret_free(s->secret);
     s->secret = NULL;
     return 0;

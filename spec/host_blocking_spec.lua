@@ -231,6 +231,55 @@ describe("Ctrl-C", function()
     end
   end)
 
+  -- The hook of a real Ctrl-C raises between any two instructions, here at every seventh of some rounds.
+  it("loses no finalizer, no task and not itself, wherever in a running program it hits", function()
+    local r = helper.run_lua([[
+      local sandbar = require "sandbar"
+      if jit then jit.off() end -- compiled code looks at no hook
+      local in_tasks = rawget(_G, "jit") ~= nil -- the others raise in the main program
+      sandbar.run(sandbar.all, {}) -- everything is loaded
+      local function arm(k)
+        debug.sethook(function() debug.sethook() error("interrupted!", 0) end, "", k)
+      end
+      for k = 1, 9000, 7 do
+        local deferred, cleaned = false, false
+        local function rounds()
+          sandbar.spawn(function() while sandbar.sleep(0.0003) do end end)
+          return sandbar.scope(function(scope)
+            deferred = true
+            scope:defer(function() sandbar.sleep(0.0001) cleaned = true end)
+            if in_tasks then arm(k) end
+            for _ = 1, 500 do
+              if not sandbar.sleep(0) then break end
+              local other = scope:spawn(function() return sandbar.sleep(0) end)
+              local got, why = sandbar.all {
+                function() return sandbar.sleep(0.00001) end,
+                function() return other:wait() end,
+              }
+              if not got then error(why, 0) end
+              sandbar.scope({ parallel = k % 2 == 0 }, function(inner)
+                inner:defer(function() sandbar.sleep(0) end)
+                inner:spawn(sandbar.sleep, 1)
+                return true
+              end)
+            end
+          end)
+        end
+        local ok, err = pcall(function()
+          if not in_tasks then arm(k) end
+          return sandbar.run(rounds)
+        end)
+        debug.sethook()
+        if ok or not tostring(err):find("interrupted!$") or cleaned ~= deferred then
+          print(k, ok, err, deferred, cleaned)
+        end
+      end
+      print "done"
+    ]], { timeout = 60 })
+    assert.equal("done\n", r.stdout)
+    assert.equal("", r.stderr)
+  end)
+
   it("can be caught, and waits work afterwards", function()
     local r = interrupted([[
       local sandbar = require "sandbar"

@@ -15,12 +15,14 @@ local wait = require "sandbar.wait"
 
 local closing = {}
 
+local TRIES = 3 -- how often the closing goes on after an interrupt of the program hit between two finalizers
+
 local last_id = 0
 
 function closing.new(parallel, close_timeout)
   last_id = last_id + 1
   return {
-    id = last_id, _status = "open", _entries = {}, _top = 0, _count = 0, _failed = {},
+    id = last_id, _status = "open", _entries = {}, _top = 0, _failed = {},
     _parallel = parallel, _close_timeout = close_timeout or context.close_timeout, _closed = wait.signal(),
     _abandoned = closing.abandoned,
   }
@@ -30,10 +32,10 @@ end
 
 --- Adds an entry on top. The caller has made sure that the scope is open.
 function closing.add(s, entry)
-  s._top = s._top + 1
-  s._count = s._count + 1
-  s._entries[s._top] = entry
-  entry.scope, entry.at = s, s._top
+  local at = s._top + 1
+  entry.scope, entry.at = s, at
+  s._entries[at] = entry
+  s._top = at
   local leash = s._leash
   if leash then
     s._leash = nil
@@ -48,18 +50,56 @@ function closing.remove(s, entry)
     return false
   end
   s._entries[entry.at] = nil
-  s._count = s._count - 1
   while s._top > 0 and s._entries[s._top] == nil do
     s._top = s._top - 1
   end
   return true
 end
 
+--- How many there are.
+function closing.count(s)
+  local n = 0
+  for at = 1, s._top do
+    if s._entries[at] then
+      n = n + 1
+    end
+  end
+  return n
+end
+
 -- ---- running them ----
+
+-- Takes the newest entry out. It is noted down until it is started: an interrupt of the program may raise in
+-- between, and must not lose it.
+local function take_newest(s)
+  if s._taken and s._taken.begun then
+    s._taken = nil
+  end
+  while not s._taken and s._top > 0 do
+    local newest = s._entries[s._top]
+    s._taken = newest
+    if not newest then
+      s._top = s._top - 1
+    end
+  end
+  local entry = s._taken
+  if entry then
+    closing.remove(s, entry)
+  end
+  return entry
+end
+
+local function start_entry(entry, how)
+  if entry.begun then
+    return true
+  end
+  entry.begun = true
+  return entry.run(how)
+end
 
 -- Runs one entry and gathers what went wrong.
 local function run_entry(entry, how, reasons)
-  local r = nested.try(entry.run, how)
+  local r = nested.try(start_entry, entry, how)
   if not entry.native then
     local ended = exit.of(r)
     if not ended.ok then
@@ -73,32 +113,34 @@ local function run_entry(entry, how, reasons)
 end
 
 local function run_sequential(s, reasons)
-  while s._top > 0 do
-    local entry = s._entries[s._top]
-    closing.remove(s, entry)
+  local entry = take_newest(s)
+  while entry do
     run_entry(entry, s._exit, reasons)
+    entry = take_newest(s)
   end
 end
 
 -- Starts all of them as tasks, newest first, and waits for all. Reasons keep the order of starting.
 local function run_parallel(s, reasons, frame)
-  local running = {}
-  while s._top > 0 do
-    local entry = s._entries[s._top]
-    closing.remove(s, entry)
-    local found = {}
+  local running = s._running or {}
+  s._running = running
+  local entry = take_newest(s)
+  while entry do
+    local this, found = entry, {}
     local t = task.new(function()
-      run_entry(entry, s._exit, found)
+      run_entry(this, s._exit, found)
       return true
     end, { n = 0 }, frame)
     running[#running + 1] = { task = t, reasons = found }
-    if not task.start(t) then
-      run_entry(entry, s._exit, found)
-      running[#running].task = nil
+    if task.start(t) then
+      s._taken = nil
+    else
+      run_entry(this, s._exit, found)
     end
+    entry = take_newest(s)
   end
   for _, one in ipairs(running) do
-    if one.task then
+    if one.task._started then
       local ok, err = wait.on(one.task._ended, nil, "close")
       if not ok then
         exit.merge(reasons, { exit.reason("failure", err) })
@@ -125,12 +167,15 @@ local function close_in(s, ctx)
   s._closer = ctx
   failed_tasks(s, reasons)
   local frame = context.enter(ctx, s._close_timeout, s)
-  local r = nested.try(s._parallel and run_parallel or run_sequential, s, reasons, frame)
-  context.leave(ctx, frame)
-  failed_tasks(s, reasons)
-  if not r.ok then -- an interrupt that hit between two finalizers
+  for _ = 1, TRIES do
+    local r = nested.try(s._parallel and run_parallel or run_sequential, s, reasons, frame)
+    if r.ok then
+      break
+    end
     exit.merge(reasons, { exit.reason("defect", r.error, r.traceback) })
   end
+  context.leave(ctx, frame)
+  failed_tasks(s, reasons)
   if s._unleash then
     s._unleash()
   end
@@ -199,7 +244,7 @@ local function bury_tasks(s)
   for at = 1, s._top do
     local entry = s._entries[at]
     if entry and entry.task then
-      task.bury(entry.task)
+      task.bury(entry.task, "its request has ended")
     elseif entry and entry.child then
       bury_tasks(entry.child)
     end
@@ -228,7 +273,9 @@ function closing.abandoned(s)
       reasons = closing.close(s, { ok = false, reasons = { exit.reason("interrupted", err) } })
     end
     if reasons and #reasons > 0 then
-      host.report("closing a lost scope: " .. tostring(errors.aggregate(reasons)))
+      local failure = errors.aggregate(reasons)
+      host.report("closing a lost scope: " .. tostring(failure))
+      return nil, failure
     end
   end, { n = 0 })
   task.start(t, true)
@@ -257,6 +304,10 @@ local function stop_task(t)
   local ctx = host_of.current().context()
   local own = t._ctx == ctx or context.in_finalizer(ctx, function(inner) return inner._closer == t._ctx end)
   if own then
+    return true
+  end
+  if not t._started then -- an interrupt of the program hit before that
+    task.bury(t, "its scope was closed")
     return true
   end
   task.cancel(t, "its scope was closed")

@@ -4,6 +4,7 @@
 
 local compat = require "sandbar.compat"
 local errors = require "sandbar.errors"
+local nested = require "sandbar.nested"
 
 local exit = {}
 
@@ -39,6 +40,17 @@ end
 --- Is it one of ours (and not an error value)?
 function exit.is(v)
   return type(v) == "table" and type(rawget(v, "ok")) == "boolean"
+end
+
+--- Is the program's interruption (Ctrl-C) among the reasons?
+function exit.interrupted(reasons)
+  for _, reason in ipairs(reasons) do
+    local err = reason.error
+    if nested.is_interrupt(err) or errors.is(err, "Aggregate") and exit.interrupted(err.reasons) then
+      return true
+    end
+  end
+  return false
 end
 
 --- Adds to `all` the reasons of `more` whose error is not there yet.

@@ -159,7 +159,30 @@ function nested.pcall(fn, ...)
   return drop_first(call_in_coroutine(fn, ...))
 end
 
+--- Ctrl-C raises the interpreters' own message. It means the program, and must not end as the failure of the
+--- task or the finalizer that it hit.
+function nested.is_interrupt(err)
+  return type(err) == "string" and err:find("interrupted!$") ~= nil
+end
+
+--- Replaced by the host that runs tasks as coroutines: an interrupt was raised in one of them.
+function nested.interrupted() end
+
+local hits_coroutines = rawget(_G, "jit") ~= nil -- elsewhere it is raised in the main program
+
+--- Tells the host if what a coroutine raised is one. Was it?
+function nested.pass_interrupt(err)
+  if not hits_coroutines or not nested.is_interrupt(err) then
+    return false
+  end
+  nested.interrupted(err)
+  return true
+end
+
 local function with_traceback(err)
+  if running() then
+    nested.pass_interrupt(err)
+  end
   return { error = err, traceback = compat.traceback("", 2) }
 end
 

@@ -197,6 +197,9 @@ function methods:close(...)
   if #reasons == 0 then
     return true
   end
+  if exit.interrupted(reasons) then
+    error(errors.aggregate(reasons, "close"), 0)
+  end
   if not as_closer then
     return nil, errors.aggregate(reasons, "close")
   end
@@ -209,7 +212,7 @@ end
 
 --- How many finalizers it holds.
 function methods:pending()
-  return state_of(self)._count
+  return closing.count(state_of(self))
 end
 
 --- "open", "closing" or "closed".
@@ -301,7 +304,7 @@ function scope.run(...)
     return exit.pass_on(r)
   end
   local failure = errors.aggregate(exit.merge(exit.merge({}, how.reasons or {}), reasons), "scope")
-  if not r.ok then
+  if not r.ok or exit.interrupted(reasons) then
     error(failure, 0)
   end
   return nil, failure

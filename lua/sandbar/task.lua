@@ -15,6 +15,7 @@ local task = {}
 
 local Task
 local last_id = 0
+local run, died -- below
 
 -- ---- states: what scope.lua and the host work with ----
 
@@ -24,7 +25,7 @@ function task.new(fn, args, frame)
   local starter = host_of.current().context()
   return {
     id = last_id, _fn = fn, _args = args, _status = "running", _ended = wait.signal(),
-    _ctx = context.new(frame, context.origin(starter)), _abandoned = task.abandoned,
+    _ctx = context.new(frame, context.origin(starter)), _abandoned = task.abandoned, run = run, died = died,
   }
 end
 
@@ -39,47 +40,45 @@ local function report(t)
 end
 
 local function finish(t, r)
-  if t._ended.fired then
-    return
-  end
-  t._result, t._exit = r, exit.of(r)
-  t._status = t._exit.ok and "succeeded" or t._exit.reasons[1].type == "interrupted" and "cancelled" or "failed"
-  t._fn, t._args = nil, nil
-  if t._on_end then
-    t._on_end(t)
-  elseif t._lost and failed(t) then
-    report(t)
+  if not t._ended.fired then
+    t._result, t._exit = r, exit.of(r)
+    t._status = t._exit.ok and "succeeded" or t._exit.reasons[1].type == "interrupted" and "cancelled" or "failed"
+    t._fn, t._args = nil, nil
+    if t._on_end then
+      t._on_end(t)
+    elseif t._lost and failed(t) then
+      report(t)
+    end
   end
   wait.fire(t._ended)
 end
 
--- LuaJIT's Ctrl-C raises in whatever coroutine runs, other interpreters' in the main program. It means the
--- program, so the host raises it there; the message is the interpreter's own.
-local function is_interruption(err)
-  return rawget(_G, "jit") ~= nil and type(err) == "string" and err:find("interrupted!$") ~= nil
-end
 
-local function body(t)
+function run(t)
   if context.interrupted(t._ctx) then
     return finish(t, { ok = true, n = 2, nil, t._ctx.cancelled })
   end
   local r = nested.try(t._fn, compat.unpack(t._args, 1, t._args.n))
-  if not r.ok and is_interruption(r.error) then
-    local host = host_of.current()
-    if host.interrupt then
-      t._observed = true
-      host.interrupt(r.error)
-    end
+  if not r.ok and nested.pass_interrupt(r.error) then
+    t._observed = true
   end
   finish(t, r)
+end
+
+-- What happens in run() itself: an interrupt, or a fault of ours.
+function died(t, err)
+  t._observed = true
+  if not nested.pass_interrupt(err) then
+    host_of.current().report("internal error in a task: " .. tostring(err))
+  end
+  finish(t, { ok = false, error = err })
 end
 
 --- Starts it. `detached`: not tied to the request it was started in, where there are such; `at_once`: up
 --- to its first wait before this returns. True, or nil and an error.
 function task.start(t, detached, at_once)
-  local ok, why = host_of.current().start(t._ctx, function()
-    body(t)
-  end, detached, at_once)
+  local ok, why = host_of.current().start(t._ctx, t, detached, at_once)
+  t._started = ok
   if not ok then
     return nil, errors.new { kind = "CannotWait", op = "spawn", message = why }
   end
@@ -100,9 +99,9 @@ function task.cancel(t, reason)
   end
 end
 
---- Its thread is gone (with the request it was part of): it has ended, as cancelled.
-function task.bury(t)
-  task.cancel(t, "its request has ended")
+--- It will not run (its thread is gone with its request, or it was never started): it has ended, as cancelled.
+function task.bury(t, reason)
+  task.cancel(t, reason)
   finish(t, { ok = true, n = 2, nil, t._ctx.cancelled })
 end
 
@@ -210,7 +209,7 @@ end
 --- the others have been cancelled and have ended.
 function task.all(fns)
   check.list("all", 1, fns, "callable")
-  local tasks, left, first = {}, #fns, nil
+  local tasks, expected, ended_before, first = {}, #fns, 0, nil
   local ended = wait.signal()
   local function cancel_all(reason)
     for _, t in ipairs(tasks) do
@@ -218,12 +217,14 @@ function task.all(fns)
     end
   end
   local function on_end(t)
-    left = left - 1
     if not t._exit.ok and not first then
       first = t
       cancel_all("another one failed")
     end
-    if left == 0 then
+    while ended_before < expected and tasks[ended_before + 1]._exit do
+      ended_before = ended_before + 1
+    end
+    if ended_before == expected then
       wait.fire(ended)
     end
   end
@@ -235,13 +236,13 @@ function task.all(fns)
   for i, t in ipairs(tasks) do
     local ok, err = task.start(t)
     if not ok then
-      start_error, left = err, left - (#tasks - i + 1)
+      start_error, expected = err, i - 1
       cancel_all("another one could not be started")
       break
     end
   end
   local interrupted
-  if left > 0 then
+  if ended_before < expected then
     local ok, err = wait.on(ended, nil, "all")
     if not ok then
       interrupted = err

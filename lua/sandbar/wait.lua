@@ -313,14 +313,13 @@ function wait.signal()
   return { fired = false, waiters = {} }
 end
 
---- Wakes all who wait for it; later waits return at once.
+--- Wakes all who wait for it; later waits return at once. May be done again, if an interrupt left it half done.
 function wait.fire(signal)
   signal.fired = true
-  local waiters = signal.waiters
-  signal.waiters = {}
-  for w in pairs(waiters) do
+  for w in pairs(signal.waiters) do
     w.host.unpark(w)
   end
+  signal.waiters = {}
 end
 
 --- Until the signal has fired. True, or nil and an error.

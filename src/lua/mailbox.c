@@ -51,31 +51,29 @@ static int mailbox_pending(lua_State *L)
     return 1;
 }
 
-/* Ids leave the operations, references are dropped, and only then Lua may raise. */
+/* Appends the ids to the caller's table, so that they are somewhere even when a hook raises right after this
+ * call. Ids leave the operations, references are dropped, and only then Lua may raise. */
 static int mailbox_drain(lua_State *L)
 {
     struct sb_mailbox *mailbox = check(L);
     struct sb_op *ops[DRAIN_AT_ONCE];
     uint64_t ids[DRAIN_AT_ONCE];
-    lua_Number left = luaL_optnumber(L, 2, 1e15);
-    int n = 0;
-    lua_newtable(L);
-    while (left >= 1) {
-        size_t most = left < DRAIN_AT_ONCE ? (size_t)left : DRAIN_AT_ONCE;
-        size_t got = sb_mailbox_drain(mailbox, ops, most);
+    size_t got;
+    luaL_checktype(L, 2, LUA_TTABLE);
+    int n = (int)lua_rawlen(L, 2);
+    lua_settop(L, 2);
+    do {
+        got = sb_mailbox_drain(mailbox, ops, DRAIN_AT_ONCE);
         for (size_t i = 0; i < got; i++) {
             ids[i] = sb_op_id(ops[i]);
             sb_op_unref(ops[i]);
         }
         for (size_t i = 0; i < got; i++) {
             sb_lua_pushinteger(L, ids[i]);
-            lua_rawseti(L, -2, ++n);
+            lua_rawseti(L, 2, ++n);
         }
-        left -= (lua_Number)got;
-        if (got < most)
-            break;
-    }
-    return 1;
+    } while (got == DRAIN_AT_ONCE);
+    return 0;
 }
 
 static int mailbox_poll(lua_State *L)

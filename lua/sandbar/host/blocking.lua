@@ -55,14 +55,15 @@ function blocking.waiter(ctx)
 end
 
 blocking.unpark = scheduler.unpark
-blocking.interrupt = scheduler.interrupt
 
--- Turns until done(). True, or nil and why that will never be.
-local function drive(done)
+-- Turns until done(). True, or nil and why that will never be. `ending`: an interrupt that hit a task is known.
+local function drive(done, ending)
   local mailbox = core.mailbox()
   while not done() do
     scheduler.turn()
-    scheduler.check_interruption()
+    if not ending then
+      scheduler.check_interruption()
+    end
     if not done() and scheduler.idle() then
       if mailbox:pending() > 0 then
         -- Interrupted: back in Lua the interpreter's hook raises. A signal that came just before the call began
@@ -114,8 +115,8 @@ end
 
 function blocking.release() end
 
-function blocking.start(ctx, body, _, at_once)
-  return scheduler.start(ctx, body, at_once)
+function blocking.start(ctx, job, _, at_once)
+  return scheduler.start(ctx, job, at_once)
 end
 
 function blocking.report(message)
@@ -138,7 +139,7 @@ end
 --- to clean up, then the interruption is raised on; a second one does not wait.
 function blocking.drive_all(cancelled)
   local function finished()
-    return scheduler.count == 0
+    return scheduler.left() == 0
   end
   local ok, done, why = pcall(drive, finished)
   if ok then
@@ -147,7 +148,8 @@ function blocking.drive_all(cancelled)
   for ctx in pairs(scheduler.live) do
     context.cancel(ctx, cancelled)
   end
-  drive(finished)
+  drive(finished, true)
+  scheduler.interruption = nil -- the same one, passed on by a scope
   error(done, 0)
 end
 

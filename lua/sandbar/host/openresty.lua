@@ -133,7 +133,8 @@ end
 
 -- Takes in what has happened. Runs in whatever light thread asks: it must only post and start timers.
 local function turn()
-  local done = core.mailbox():drain()
+  local done = {}
+  core.mailbox():drain(done)
   for i = 1, #done do
     local w = waits[done[i]]
     local leash = leashes[done[i]]
@@ -309,22 +310,22 @@ end
 
 -- ---- tasks ----
 
-local function run_body(ctx, body)
+local function run_job(ctx, job)
   local store, co = contexts(), coroutine.running()
   store[co] = ctx
-  body()
+  job.run(job)
   store[co] = nil
 end
 
---- Runs body() as a light thread of this request, or (detached, or where a request cannot have one) in a
+--- Runs job:run() as a light thread of this request, or (detached, or where a request cannot have one) in a
 --- zero-delay timer. True, or nil and why not.
-function openresty.start(ctx, body, detached)
+function openresty.start(ctx, job, detached)
   if not detached and CAN_WAIT[ngx.get_phase()] then
-    ngx.thread.spawn(run_body, ctx, body)
+    ngx.thread.spawn(run_job, ctx, job)
     return true
   end
   local ok, err = ngx.timer.at(0, function()
-    run_body(ctx, body)
+    run_job(ctx, job)
   end)
   if not ok then
     return nil, "no timer to run it in: " .. tostring(err)

@@ -7,7 +7,7 @@ local nested = require "sandbar.nested"
 local scheduler = {
   waits = {}, -- operation id -> waiter: strong, nobody else may hold a parked coroutine
   live = {}, -- context -> true of every task that has not ended
-  count = 0, -- how many
+  count = 0, -- how many, or one more
 }
 
 local waits, live = scheduler.waits, scheduler.live
@@ -15,9 +15,13 @@ local ready, first, last = {}, 1, 0 -- contexts that can go on
 local later = {} -- contexts that yielded by themselves: they go on at the next turn
 local resumed -- context whose coroutine was resumed last
 
+-- An interrupt of the program (Ctrl-C) can raise between any two steps of what the main part does here. So
+-- that it loses nobody, what is noted down last in make_ready, unpark, drain and run_ready is that something
+-- is done: a step left half is taken again, and a task that is resumed once too often parks again.
+
 local function make_ready(ctx)
+  ready[last + 1] = ctx
   last = last + 1
-  ready[last] = ctx
 end
 
 --- The context of the task we are in. Second result: true in a coroutine of the program's own inside a
@@ -45,24 +49,32 @@ function scheduler.unpark(w)
   if w.posted then
     return
   end
-  w.posted = true
   if w.parked then
-    w.parked = false
     make_ready(w.ctx)
+    w.parked = false
   end
+  w.posted = true
 end
 
 local function go_on(ctx)
   local outer = resumed
   resumed = ctx
-  local ok, what = coroutine.resume(ctx.co)
+  local ok, what = coroutine.resume(ctx.co, ctx)
   resumed = outer
-  if not ok then -- bodies protect themselves: this is a fault of ours
+  if not ok then -- bodies protect themselves: an interrupt that hit outside of that, or a fault of ours
     scheduler.ended(ctx)
-    scheduler.report("internal error in a task: " .. tostring(what))
+    ctx.job.died(ctx.job, what)
   elseif coroutine.status(ctx.co) == "suspended" and not nested.is_wait(what) then
     later[#later + 1] = ctx
   end
+end
+
+--- How many tasks have not ended.
+function scheduler.left()
+  if scheduler.count > 0 and next(live) == nil then
+    scheduler.count = 0 -- an interrupt hit between the two
+  end
+  return scheduler.count
 end
 
 function scheduler.ended(ctx)
@@ -73,42 +85,56 @@ function scheduler.ended(ctx)
   end
 end
 
---- Starts body() (which must not raise) as a task with this context; at_once: runs to its first wait now.
-function scheduler.start(ctx, body, at_once)
-  ctx.co = coroutine.create(function()
-    body()
-    scheduler.ended(ctx)
-  end)
+local function run_job(ctx)
+  ctx.job.run(ctx.job)
+  scheduler.ended(ctx)
+end
+
+--- Starts job:run() as a task with this context; at_once: runs to its first wait now. When it raises all the
+--- same, job:died(error) is called.
+function scheduler.start(ctx, job, at_once)
+  ctx.job = job
+  ctx.co = coroutine.create(run_job)
   nested.enter(ctx.co, ctx)
-  live[ctx] = true
   scheduler.count = scheduler.count + 1
+  if not at_once then
+    make_ready(ctx)
+  end
+  live[ctx] = true
   if at_once then
     go_on(ctx)
-  else
-    make_ready(ctx)
   end
   return true
 end
 
---- Wakes those whose operations are done.
+local arrived, handled = {}, 0 -- ids of operations that are done; how many of them have been dealt with
+
+--- Wakes those whose operations are done. Returns how many operations that were.
 function scheduler.drain()
-  local done = core.mailbox():drain()
-  for i = 1, #done do
-    local w = waits[done[i]]
+  core.mailbox():drain(arrived)
+  while arrived[handled + 1] do
+    local id = arrived[handled + 1]
+    local w = waits[id]
     if w then
-      waits[done[i]] = nil
       w.host.unpark(w)
+      waits[id] = nil
     end
+    handled = handled + 1
   end
-  return #done
+  local n = handled
+  for i = n, 1, -1 do
+    handled = i - 1
+    arrived[i] = nil
+  end
+  return n
 end
 
---- The program was interrupted while a task ran: the main part raises it when the task is done.
-function scheduler.interrupt(err)
+-- While a task ran: the main part raises it when the task comes to a wait.
+function nested.interrupted(err)
   scheduler.interruption = err
 end
 
---- Raises what interrupt() was told.
+--- Raises the interrupt that hit a task.
 function scheduler.check_interruption()
   local err = scheduler.interruption
   if err ~= nil then
@@ -122,8 +148,7 @@ function scheduler.idle()
   return first > last and #later == 0
 end
 
--- Runs what is ready until `stop`. A task leaves the queue after it ran, not before: when an interrupt
--- raises out of here, it is resumed once too often (parking allows for that), never lost.
+-- Runs what is ready until `stop`. A task leaves the queue after it ran.
 local function run_ready(stop)
   while first <= last do
     local ctx = ready[first]
@@ -136,7 +161,8 @@ local function run_ready(stop)
       return false
     end
   end
-  first, last = 1, 0
+  first = 1
+  last = 0
   return true
 end
 
@@ -165,7 +191,7 @@ function scheduler.step(seconds)
     in_time = run_ready(stop)
   end
   scheduler.check_interruption()
-  return scheduler.count
+  return scheduler.left()
 end
 
 --- Replaced by what knows how: says something went wrong that nobody waits for; takes in lost scopes.

@@ -10,7 +10,7 @@ local current
 local KNOWN = { blocking = "blocking", step = "blocking", openresty = "openresty" }
 
 --- The adapter: name, waits, context(), can_wait(), waiter(ctx), park(w), unpark(w), release(w),
---- start(ctx, body, detached, at_once), report(message).
+--- start(ctx, job, detached, at_once), report(message).
 function select_host.current()
   if not current then
     local ngx = rawget(_G, "ngx")

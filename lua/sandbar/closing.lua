@@ -274,7 +274,9 @@ function closing.abandoned(s)
     end
     if reasons and #reasons > 0 then
       local failure = errors.aggregate(reasons)
-      host.report("closing a lost scope: " .. tostring(failure))
+      if not exit.interrupted(reasons) then -- else it is raised
+        host.report("closing a lost scope: " .. tostring(failure))
+      end
       return nil, failure
     end
   end, { n = 0 })

@@ -552,7 +552,8 @@ describe("kill -9 of", function()
       assert.is_truthy(groups:find("sandbar-", 1, true), groups)
       assert(helper.remove(root))
       helper.eventually(function() -- its spares end a moment after it
-        return helper.read_file(groups:match("[^\n]+") .. "/cgroup.events"):find("populated 0", 1, true)
+        local events = helper.read_file(groups:match("[^\n]+") .. "/cgroup.events")
+        return not events or events:find("populated 0", 1, true) -- or somebody else's supervisor was quicker
       end)
       with_root(function(_, own)
         sandbar.assert(own:list())

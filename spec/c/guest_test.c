@@ -584,8 +584,8 @@ static void test_exec(struct box *b)
     run_free(&r);
 }
 
-static void expect_error(struct box *b, struct sb_packer *p, const char *kind, const char *step,
-                         int err, int line)
+static void expect_error_once(struct box *b, struct sb_packer *p, const char *kind,
+                              const char *step, int err, int line)
 {
     struct run r;
     int got = exec_post(b->conn, p, &r, NULL, 0);
@@ -599,6 +599,18 @@ static void expect_error(struct box *b, struct sb_packer *p, const char *kind, c
     if (got == 0)
         await_exit(b->conn, &r, 1000);
     run_free(&r);
+}
+
+/* And the same for an asker who wants to hear of the end only. */
+static void expect_error(struct box *b, struct sb_packer *p, const char *kind, const char *step,
+                         int err, int line)
+{
+    uint32_t req;
+    expect_error_once(b, p, kind, step, err, line);
+    req = next_req++;
+    memcpy(p->buf + offsetof(struct sb_msg, req), &req, sizeof req);
+    sb_pack_u64(p, SB_F_WHOLE, 1);
+    expect_error_once(b, p, kind, step, err, line);
 }
 
 static void test_start_errors(struct box *b)
@@ -1424,6 +1436,8 @@ static void test_whole(struct box *b)
     serve_control(b);
 }
 
+#include "guest_starting.h"
+
 static const struct {
     const char *name;
     void (*run)(struct box *b);
@@ -1432,6 +1446,7 @@ static const struct {
     {"exec", test_exec},
     {"start_errors", test_start_errors},
     {"whole", test_whole},
+    {"starting", test_starting},
     {"pipeline", test_pipeline},
     {"kill", test_kill},
     {"attach", test_attach},
@@ -1470,8 +1485,8 @@ static void run_tests(char **names, int n, int bench)
 
 int main(int argc, char **argv)
 {
-    static char *trees[] = {"kill", "attach", "orphans", "control", "broken_pipeline"},
-                *users[] = {"exec", "start_errors", "kill", "files"};
+    static char *trees[] = {"kill", "attach", "orphans", "control", "broken_pipeline", "starting"},
+                *users[] = {"exec", "start_errors", "kill", "files", "starting"};
     int plain = argc == 1;
     setvbuf(stdout, NULL, _IOLBF, 0);
     /* What a supervisor is started with, whoever runs this. By the bare call: posix_spawn leaves 32 and 33
@@ -1495,14 +1510,14 @@ int main(int argc, char **argv)
     run_tests(argv + 1, argc - 1, 0);
     if (plain) {
         use_userns = 1;
-        run_tests(users, 4, 0);
+        run_tests(users, 5, 0);
         use_userns = 0;
         use_leaves = cgroup2[0] != '\0';
         if (use_leaves)
-            run_tests(trees, 5, 0);
+            run_tests(trees, 6, 0);
         leaf_fds = 3;
         if (use_leaves)
-            run_tests(trees, 5, 0);
+            run_tests(trees, 6, 0);
     }
     remove_leaves();
     printf("%d checks, %d failures\n", checks, failures);

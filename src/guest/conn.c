@@ -337,6 +337,8 @@ void conn_add(int fd)
 
 void conn_reap_dead(void)
 {
+    if (any_dead)
+        exec_settle(); /* its asker may be one of them */
     /* Closing one kills commands, which may send to others: their death is found in the next round. */
     while (any_dead) {
         struct conn **at = &guest.conns;

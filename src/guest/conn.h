@@ -52,6 +52,10 @@ void conn_update(struct conn *c);
 
 /* Requests, one function each. */
 void exec_request(struct request *r);
+/* After that a command may still be in our memory, on its way to execve: nothing that needs guest.in,
+ * guest.out or another command may happen before exec_settle, which waits for it. */
+int exec_starting(void);
+void exec_settle(void);
 void proc_request(struct request *r);
 void worker_request(struct request *r);
 

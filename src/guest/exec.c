@@ -1,5 +1,6 @@
 /* SB_C_EXEC: from fields to a running command. */
 #include "mem.h"
+#include "pipes.h"
 #include "proc.h"
 #include "spawn.h"
 #include "str.h"
@@ -201,21 +202,6 @@ static void *vectors_make(const struct wish *w, const struct request *r, char **
     return block;
 }
 
-/* fd[0] reads, fd[1] writes; our end does not block. */
-static int pipe_make(int fd[2], int ours, int large)
-{
-    long r = SYS2(__NR_pipe2, fd, O_CLOEXEC);
-    if (r < 0) {
-        fd[0] = fd[1] = -1;
-        return (int)r;
-    }
-    if (ours >= 0)
-        sys_fcntl(fd[ours], F_SETFL, O_NONBLOCK | (ours == 1 ? O_WRONLY : O_RDONLY));
-    if (large)
-        sys_fcntl(fd[0], F_SETPIPE_SZ, SB_PIPE_BYTES);
-    return 0;
-}
-
 static void close_fd(int *fd)
 {
     if (*fd >= 0)
@@ -236,8 +222,23 @@ static const char *sentence(const char *what, const char *why)
     return text;
 }
 
-static void start_error(const struct request *r, const struct launch *l, const char *program)
+/* The command that is being started: from its request until its child has left our memory (see spawn.h).
+ * pid is 0 when there is none. */
+static struct {
+    struct conn *conn;
+    uint32_t req;
+    struct wish w;
+    struct launch l;
+    struct proc *p;
+    void *vectors;
+    char **argv;      /* of the stage that is being started */
+    int in, out, err; /* our ends of its pipes */
+    int pid;
+} start;
+
+static void start_error(const char *program)
 {
+    const struct launch *l = &start.l;
     int e = l->error;
     const char *step = spawn_step_name(l->step), *kind = "StartFailed", *path = program, *text;
     switch (l->step) {
@@ -257,151 +258,211 @@ static void start_error(const struct request *r, const struct launch *l, const c
     default:
         text = sentence(program, text_of_errno(e));
     }
-    conn_error(r->conn, r->head.req, kind, e, step, text, path);
+    conn_error(start.conn, start.req, kind, e, step, text, path);
 }
 
-/* All stages, from left to right. 0, or -1 after an error answer: then what was started is killed with
- * all its children, and reaped like any stranger. */
-static int stages_start(struct request *r, struct proc *p, struct launch *l, char **argv,
-                        int last_out)
+/* Frees what is not the command's. */
+static void start_end(void)
 {
+    close_fd(&start.in);
+    close_fd(&start.out);
+    close_fd(&start.err);
+    mem_free(start.vectors);
+    mem_free(start.p);
+    if (start.w.user.len > 0)
+        mem_free((void *)start.l.user);
+    start.pid = 0;
+}
+
+/* After an error answer. What was started of it is killed with all its children, and reaped like any
+ * stranger. */
+static void start_fail(void)
+{
+    if (start.p->nalive > 0)
+        tree_signal(start.p, SIGKILL);
+    leaf_park(&start.p->leaf);
+    start_end();
+}
+
+/* 0, or -1 after an error answer. */
+static int stage_end(void)
+{
+    struct proc *p = start.p;
+    spawn_end(&start.l, start.pid);
+    if (start.l.step != STEP_NONE) {
+        start_error(start.argv[0]);
+        return -1;
+    }
+    p->stages[p->nalive++] = start.pid;
+    p->pid = start.pid;
+    while (*start.argv++ != NULL)
+        ;
+    return 0;
+}
+
+/* All stages, from left to right; the last one is still on its way then. 0, or -1 after an error answer. */
+static int stages_begin(int last_out)
+{
+    struct launch *l = &start.l;
     int feed = l->in, link[2] = {-1, -1};
-    for (unsigned i = 0; i < p->nstages; i++) {
-        int last = i + 1 == p->nstages, pid = 0;
-        int err = last ? 0 : pipe_make(link, -1, 0);
-        l->argv = argv;
+    for (unsigned i = 0;; i++) {
+        int last = i + 1 == start.p->nstages, pid = last ? 0 : pipe_make(link, -1);
+        l->argv = start.argv;
         l->in = feed;
         l->out = last ? last_out : link[1];
-        if (err == 0)
-            pid = spawn(l);
+        if (pid == 0)
+            pid = spawn_begin(l);
         if (i > 0)
             close_fd(&feed);
         feed = link[0];
         link[0] = -1;
         close_fd(&link[1]);
-        if (err == 0 && pid > 0 && l->step == STEP_NONE) {
-            p->stages[i] = pid;
-            p->pid = pid;
-            p->nalive++;
-            while (*argv++ != NULL)
-                ;
-            continue;
+        start.pid = pid;
+        if (pid < 0)
+            conn_error(start.conn, start.req,
+                       pid == -EAGAIN ? "LimitExceeded" : kind_of_errno(-pid), -pid, "clone",
+                       "no process can be started", NULL);
+        else if (last)
+            return 0;
+        if (pid < 0 || stage_end() != 0) {
+            if (!last)
+                close_fd(&feed);
+            return -1;
         }
-        if (!last)
-            close_fd(&feed);
-        if (err < 0 || pid <= 0) {
-            err = err < 0 ? -err : -pid;
-            conn_error(r->conn, r->head.req, err == EAGAIN ? "LimitExceeded" : kind_of_errno(err),
-                       err, "clone", "no process can be started", NULL);
-        } else {
-            start_error(r, l, argv[0]);
-        }
-        if (i > 0)
-            tree_signal(p, SIGKILL);
-        return -1;
     }
-    return 0;
+}
+
+static void stream_begin(struct stream *s, int *fd, uint64_t mode)
+{
+    if (*fd >= 0)
+        stream_open(s, *fd, mode == SB_IO_PIPE ? start.conn : NULL);
+    *fd = -1;
+}
+
+/* The asker wants to hear of the end only. */
+static int held(void)
+{
+    return start.w.whole && start.in < 0 && start.w.out != SB_IO_TAIL && start.w.err != SB_IO_TAIL;
+}
+
+int exec_starting(void)
+{
+    return start.pid > 0;
+}
+
+void exec_settle(void)
+{
+    static uint64_t serials;
+    struct proc *p = start.p;
+    if (start.pid <= 0)
+        return;
+    if (stage_end() != 0) {
+        start_fail();
+        return;
+    }
+    start.p = NULL;
+    p->serial = ++serials;
+    p->owner = start.conn;
+    p->detached = start.w.detached != 0;
+    if (start.w.limit_ms != 0)
+        p->limit_at = sys_now_ms() + start.w.limit_ms + 1; /* now is rounded down: never early */
+    proc_add(p);
+    stream_begin(&p->out[0], &start.out, start.w.out);
+    stream_begin(&p->out[1], &start.err, start.w.err);
+    if (held())
+        started_hold(p, start.req);
+    else
+        started_tell(p, start.req, start.in);
+    if (p->detached) {
+        p->stdin_fd = start.in;
+        start.in = -1;
+    }
+    start_end();
+}
+
+/* Why it cannot be started, or NULL. */
+static const char *refusal(const char **kind)
+{
+    *kind = "NotRunning";
+    if (guest.stopping)
+        return "the sandbox is being stopped";
+    *kind = "LimitExceeded";
+    if (guest.limit_commands != 0 && procs_running >= guest.limit_commands)
+        return "as many commands run as this sandbox may have";
+    return NULL;
+}
+
+static int pipes_make(int in[2], int out[2], int err[2])
+{
+    const struct wish *w = &start.w;
+    int made = 0;
+    if (w->in == SB_IO_PIPE)
+        made = pipe_make(in, 1);
+    if (made == 0 && (w->out == SB_IO_PIPE || w->out == SB_IO_TAIL))
+        made = pipe_make_output(out);
+    if (made == 0 && (w->err == SB_IO_PIPE || w->err == SB_IO_TAIL))
+        made = pipe_make_output(err);
+    start.in = in[1];
+    start.out = out[0];
+    start.err = err[0];
+    return made;
 }
 
 void exec_request(struct request *r)
 {
-    static uint64_t serials;
-    struct wish w;
-    struct launch l = {.in = -1, .out = -1, .err = -1};
-    struct proc *p = NULL;
-    void *vectors = NULL;
-    char **argv;
-    int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1}, made = 0, started = 0;
+    struct wish *w = &start.w;
+    struct launch *l = &start.l;
+    int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1}, made = -ENOMEM, begun = -1;
+    const char *kind, *why;
 
-    wish_read(&w, r);
-    if (w.wrong != NULL) {
-        conn_error(r->conn, r->head.req, "InvalidArgument", 0, "request", w.wrong, NULL);
+    memset(&start, 0, sizeof start);
+    start.conn = r->conn;
+    start.req = r->head.req;
+    start.in = start.out = start.err = -1;
+    wish_read(w, r);
+    if (w->wrong != NULL) {
+        conn_error(r->conn, r->head.req, "InvalidArgument", 0, "request", w->wrong, NULL);
         return;
     }
-    if (guest.stopping) {
-        conn_error(r->conn, r->head.req, "NotRunning", 0, NULL, "the sandbox is being stopped",
-                   NULL);
-        return;
-    }
-    if (guest.limit_commands != 0 && procs_running >= guest.limit_commands) {
-        conn_error(r->conn, r->head.req, "LimitExceeded", 0, NULL,
-                   "as many commands run as this sandbox may have", NULL);
+    why = refusal(&kind);
+    if (why != NULL) {
+        conn_error(r->conn, r->head.req, kind, 0, NULL, why, NULL);
         return;
     }
 
-    l.user = guest.user != NULL ? guest.user : "user";
-    if (w.user.len > 0) /* searched fields come first: string_of destroys the way there */
-        l.user = NULL;
-    if (l.user == NULL) {
-        char *copy = mem_alloc(w.user.len + 1);
+    l->user = guest.user != NULL ? guest.user : "user";
+    if (w->user.len > 0) { /* searched fields come first: string_of destroys the way there */
+        char *copy = mem_alloc(w->user.len + 1);
         if (copy != NULL)
-            memcpy(copy, w.user.data, w.user.len);
-        l.user = copy;
+            memcpy(copy, w->user.data, w->user.len);
+        l->user = copy;
     }
-    if (l.user != NULL)
-        p = proc_make(&w, r, l.user);
-    if (p != NULL)
-        vectors = vectors_make(&w, r, &argv, &l);
-    if (vectors != NULL) {
-        made = 0;
-        if (w.in == SB_IO_PIPE)
-            made = pipe_make(in, 1, 0);
-        if (made == 0 && (w.out == SB_IO_PIPE || w.out == SB_IO_TAIL))
-            made = pipe_make(out, 0, 1);
-        if (made == 0 && (w.err == SB_IO_PIPE || w.err == SB_IO_TAIL))
-            made = pipe_make(err, 0, 1);
-    } else {
-        made = -ENOMEM;
-    }
+    if (l->user != NULL)
+        start.p = proc_make(w, r, l->user);
+    if (start.p != NULL)
+        start.vectors = vectors_make(w, r, &start.argv, l);
+    if (start.vectors != NULL)
+        made = pipes_make(in, out, err);
     if (made != 0) {
         conn_error(r->conn, r->head.req, kind_of_errno(-made), -made, "pipe",
                    "no memory or descriptors for the command", NULL);
-        goto done;
+    } else {
+        l->clean = w->clean != 0;
+        l->cwd = w->cwd.len > 0 ? string_of(&w->cwd) : w->cwd.data != NULL ? "" : guest.cwd;
+        l->in = in[0];
+        l->err = w->err == SB_IO_MERGE ? out[1] : err[1];
+        start.p->leaf = leaf_take();
+        l->leaf = &start.p->leaf;
+        start.p->start_ns = sys_clock_ns(CLOCK_BOOTTIME);
+        begun = stages_begin(out[1]);
     }
-
-    l.clean = w.clean != 0;
-    l.cwd = w.cwd.len > 0 ? string_of(&w.cwd) : w.cwd.data != NULL ? "" : guest.cwd;
-    l.in = in[0];
-    l.err = w.err == SB_IO_MERGE ? out[1] : err[1];
-    p->leaf = leaf_take();
-    l.leaf = &p->leaf;
-    p->start_ns = sys_clock_ns(CLOCK_BOOTTIME);
-    if (stages_start(r, p, &l, argv, out[1]) != 0) {
-        leaf_park(&p->leaf);
-        goto done;
-    }
-
-    started = 1;
-    p->serial = ++serials;
-    p->owner = r->conn;
-    p->detached = w.detached != 0;
-    if (w.limit_ms != 0)
-        p->limit_at = sys_now_ms() + w.limit_ms + 1; /* now is rounded down: never early */
-    proc_add(p);
-    if (out[0] >= 0)
-        stream_open(&p->out[0], out[0], w.out == SB_IO_PIPE ? r->conn : NULL);
-    if (err[0] >= 0)
-        stream_open(&p->out[1], err[0], w.err == SB_IO_PIPE ? r->conn : NULL);
-    out[0] = err[0] = -1;
-    if (w.whole && in[1] < 0 && w.out != SB_IO_TAIL && w.err != SB_IO_TAIL)
-        started_hold(p, r->head.req);
-    else
-        started_tell(p, r->head.req, in[1]);
-    if (p->detached) {
-        p->stdin_fd = in[1];
-        in[1] = -1;
-    }
-
-done:
     close_fd(&in[0]);
-    close_fd(&in[1]);
-    close_fd(&out[0]);
     close_fd(&out[1]);
-    close_fd(&err[0]);
     close_fd(&err[1]);
-    mem_free(vectors);
-    if (w.user.len > 0)
-        mem_free((void *)l.user);
-    if (!started)
-        mem_free(p);
+    if (made != 0)
+        start_end();
+    else if (begun != 0)
+        start_fail();
+    else if (!held() || r->spill != NULL || !started_idle())
+        exec_settle();
 }

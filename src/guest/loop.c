@@ -87,6 +87,7 @@ _Noreturn void loop_run(void)
         struct sys_epoll_event e = {0, NULL};
         long n = SYS6(__NR_epoll_pwait, guest.epoll, &e, 1, started_patience(), NULL, 8);
         struct watch *w = e.data;
+        exec_settle();
         if (n == 1 && w != NULL)
             w->ready(w, e.events);
         started_look(n == 0);

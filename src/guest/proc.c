@@ -1,6 +1,7 @@
 #include "proc.h"
 
 #include "mem.h"
+#include "pipes.h"
 #include "worker.h"
 
 enum {
@@ -308,6 +309,8 @@ void proc_tick(uint64_t now)
             if (times[i] != 0 && (next == 0 || times[i] < next))
                 next = times[i];
     }
+    if (procs == NULL)
+        pipes_drop(); /* no command for a minute */
     if (guest.stop_kill_ms != 0 && guest.stop_kill_ms <= now) {
         guest.stop_kill_ms = 0;
         sys_kill(-1, SIGKILL);
@@ -471,6 +474,7 @@ static void request_attach(struct request *r, struct proc *p)
             s->lease = r->conn;
             streams |= i == 0 ? SB_STREAM_STDOUT : SB_STREAM_STDERR;
             fds[nfds++] = s->watch.fd;
+            pipe_enlarge(s->watch.fd);
         }
     }
     answer_begin(&a, SB_REPLY, r->head.req);

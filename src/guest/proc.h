@@ -71,6 +71,8 @@ void started_hold(struct proc *p, uint32_t req);
 void started_tell_held(struct proc *p); /* now, although it has not ended */
 void started_tell_end(struct proc *p);
 void started_drop(struct proc *p); /* to nobody */
+/* No answer is held back, and the next one may be without anybody looking at its pipes. */
+int started_idle(void);
 /* How long (ms) the loop may rest before started_look; -1: for ever. */
 int started_patience(void);
 /* After each round of the loop; `rested`: nothing had happened for that long. */

@@ -24,16 +24,18 @@ const char *env_value(char *const *env, const char *name)
     return NULL;
 }
 
-static void put_default(struct launch *l, const char *name, const char *value, char **room)
+/* `end` is where the environment's NULL is. */
+static void put_default(char *const *env, char ***end, const char *name, const char *value,
+                        char **room)
 {
     size_t n = strlen(name), m = strlen(value);
-    if (env_value(l->env, name) != NULL)
+    if (env_value(env, name) != NULL)
         return;
     memcpy(*room, name, n);
     (*room)[n] = '=';
     memcpy(*room + n + 1, value, m + 1);
-    l->env[l->nenv++] = *room;
-    l->env[l->nenv] = NULL;
+    *(*end)++ = *room;
+    **end = NULL;
     *room += n + m + 2;
 }
 
@@ -136,7 +138,7 @@ static void child(void *arg)
     struct launch *l = arg;
     struct account a;
     char room[sizeof a.home + 2 * sizeof a.name + sizeof a.shell + sizeof DEFAULT_PATH + 64];
-    char *at = room;
+    char *at = room, **end = l->env + l->nenv;
     uint64_t none = 0;
     long r;
 
@@ -156,11 +158,11 @@ static void child(void *arg)
         fail(l, STEP_IDS, r);
     take_cwd(l, &a);
     if (!l->clean) {
-        put_default(l, "HOME", a.home, &at);
-        put_default(l, "USER", a.name, &at);
-        put_default(l, "LOGNAME", a.name, &at);
-        put_default(l, "PATH", DEFAULT_PATH, &at);
-        put_default(l, "SHELL", a.shell, &at);
+        put_default(l->env, &end, "HOME", a.home, &at);
+        put_default(l->env, &end, "USER", a.name, &at);
+        put_default(l->env, &end, "LOGNAME", a.name, &at);
+        put_default(l->env, &end, "PATH", DEFAULT_PATH, &at);
+        put_default(l->env, &end, "SHELL", a.shell, &at);
     }
     take_image(l);
 }
@@ -242,11 +244,9 @@ static long spawn_inside(struct launch *l)
     return pid;
 }
 
-int spawn(struct launch *l)
+int spawn_begin(struct launch *l)
 {
-    size_t nenv = l->nenv;
     long pid;
-    int late;
     l->step = STEP_NONE;
     l->error = 0;
     l->inside = 0;
@@ -256,19 +256,20 @@ int spawn(struct launch *l)
         pid = sys_spawn(CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD, stack + sizeof stack, &starting,
                         child, l);
     }
-    late = pid > 0 ? await_start(pid) : 0;
+    return (int)pid;
+}
+
+void spawn_end(struct launch *l, int pid)
+{
+    int late = await_start(pid), status;
     if (late != 0 && l->step == STEP_NONE) {
         l->step = STEP_EXECVE;
         l->error = late;
     }
-    l->nenv = nenv;
-    l->env[nenv] = NULL;
-    if (pid > 0 && l->step != STEP_NONE) {
-        int status;
+    l->env[l->nenv] = NULL;
+    if (l->step != STEP_NONE)
         while (SYS4(__NR_wait4, pid, &status, WALL, NULL) == -EINTR)
             ;
-    }
-    return (int)pid;
 }
 
 const char *spawn_step_name(enum spawn_step step)

@@ -20,7 +20,7 @@ enum spawn_step {
 
 /* Shared between parent and child, which live in one address space until execve. */
 struct launch {
-    char **argv, **env; /* env: nenv entries, ENV_SPARE free slots behind them */
+    char **argv, **env; /* env: nenv entries, and ENV_SPARE slots for the child */
     size_t nenv;
     int clean;               /* no defaults in env */
     const char *user, *cwd;  /* cwd NULL: the home, or "/" */
@@ -32,9 +32,12 @@ struct launch {
     int error;
 };
 
-/* The pid, or a negative errno when there is no child at all. With step set the child has failed and
- * is reaped already. */
-int spawn(struct launch *l);
+/* The pid, or a negative errno when there is no child at all. Until spawn_end the child may be running in
+ * our memory: all that *l names, the message it came with and guest.out are its own, and there is no
+ * second one. Descriptors are copied already. */
+int spawn_begin(struct launch *l);
+/* Waits until it has left. With step set it has failed and is reaped already. */
+void spawn_end(struct launch *l, int pid);
 
 const char *spawn_step_name(enum spawn_step step);
 

@@ -7,6 +7,7 @@
  * command that has written something has run for a while: how full a pipe is cannot be seen (one byte
  * that was spliced takes the place of a page), so its writer may be waiting for a reader.
  * At first nobody watches the pipes: their end, which mostly comes first, would wake us up for nothing. */
+#include "pipes.h"
 #include "proc.h"
 
 enum {
@@ -42,6 +43,7 @@ void started_tell(struct proc *p, uint32_t req, int in)
         if (p->out[i].lease != NULL) {
             streams |= bit_of[i];
             fds[nfds++] = p->out[i].watch.fd;
+            pipe_enlarge(p->out[i].watch.fd);
         }
     answer_to(&a, p, req, streams);
     conn_send(p->owner, &a, fds, nfds);
@@ -119,9 +121,14 @@ static void held_look(struct proc *p, uint64_t now)
     }
 }
 
+int started_idle(void)
+{
+    return fresh + kept == 0 && !flood;
+}
+
 int started_patience(void)
 {
-    return fresh > 0 ? WATCH_MS : kept > 0 ? HAND_OUT_MS : -1;
+    return fresh > 0 || exec_starting() ? WATCH_MS : kept > 0 ? HAND_OUT_MS : -1;
 }
 
 void started_look(int rested)
@@ -165,4 +172,5 @@ void started_tell_end(struct proc *p)
     started_drop(p);
     for (int i = 0; i < 2; i++)
         stream_close(&p->out[i]);
+    pipes_prepare();
 }

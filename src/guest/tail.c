@@ -1,5 +1,6 @@
 /* Output pipes: leases and tails. */
 #include "mem.h"
+#include "pipes.h"
 #include "proc.h"
 
 /* One read into the ring: what it gave. */
@@ -61,6 +62,7 @@ void stream_drain(struct stream *s)
     s->lease = NULL;
     if (s->watch.fd < 0 || s->watched)
         return;
+    pipe_enlarge(s->watch.fd);
     if (loop_watch(&s->watch, s->watch.fd, EPOLLIN, stream_ready) == 0)
         s->watched = 1;
     else

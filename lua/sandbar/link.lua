@@ -49,9 +49,14 @@ function Link:not_running(state)
   return self:fail("NotRunning", ("sandbox %s is %s; resume() wakes it"):format(self.id, state))
 end
 
+-- Was the handle closed? Or collected: in the finalizers that run after that it is closed as well.
+function Link:is_closed()
+  return self.closed or self.handle ~= nil and core.collected(self.handle)
+end
+
 -- The connection to pid 1, or nil and NotRunning, NotFound, Closed.
 function Link:native(timeout, opname)
-  if self.closed then
+  if self:is_closed() then
     return self:fail("Closed", ("the handle of sandbox %s is closed"):format(self.id))
   end
   local box = self.box
@@ -82,7 +87,7 @@ end
 -- A call failed: when the sandbox has gone for good, that is the answer. The request itself is never sent
 -- again.
 function Link:judge(err)
-  if (err.kind ~= "NotRunning" and err.kind ~= "OutcomeUnknown") or self.closed then
+  if (err.kind ~= "NotRunning" and err.kind ~= "OutcomeUnknown") or self:is_closed() then
     return nil, err
   end
   local r, why = self.driver:info(self.id, 5)

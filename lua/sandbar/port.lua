@@ -165,8 +165,8 @@ local function expose(self, op, on, opts)
   if err then
     return nil, err
   end
-  if state._link.closed then
-    return state._link:fail("Closed", "the sandbox's handle is closed")
+  if state._link:is_closed() then
+    return nil, errors.new { kind = "Closed", op = op, id = state._link.id, message = "the sandbox's handle is closed" }
   end
   return state._link.driver:expose(state._link.id, state.number, on, timeout)
 end

@@ -157,7 +157,7 @@ end
 
 function methods:running()
   local state = state_of(self)
-  return not state._closed and not state._exit and state._native:exited() == nil
+  return not state._closed and not state._exit and not core.collected(self) and state._native:exited() == nil
 end
 
 function methods:resize(size)
@@ -277,6 +277,9 @@ local function adopt(_, state)
   end
   if not state._release then
     state._release = state._native:release()
+    if not state._release then
+      return fail("Closed", "adopt", "the process handle is closed: it was collected")
+    end
   end
   state._guard = state._guard or own.guard(state._release, "process", state._link.id)
   return true

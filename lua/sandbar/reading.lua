@@ -39,7 +39,8 @@ local function bytes_at(state, pos, n, deadline)
   if n <= HERE and state._here < TURN and wait.may_block(timeout) then
     data, err = state._native:read_here(pos, n)
     state._here = state._here + math.max(data and #data or 0, CHUNK)
-  else
+  end
+  if not data and not err then -- not asked yet, or nothing: it was collected
     state._here = 0
     data, err = wait.bytes(state._native:read(pos, n), timeout, "read")
   end

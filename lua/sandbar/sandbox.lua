@@ -36,7 +36,7 @@ local function see(state, fields)
 end
 
 local function usable(state, op)
-  if state._link.closed then
+  if state._link:is_closed() then
     return nil, errors.new {
       kind = "Closed", op = op, id = state.id,
       message = ("the handle of sandbox %s is closed"):format(state.id),
@@ -280,7 +280,7 @@ class = core.class("Sandbox", methods, {
     return methods.close(self)
   end,
   tostring = function(state)
-    return ("sandbar.Sandbox %s (%s)"):format(state.id, state._link.closed and "closed" or state.state)
+    return ("sandbar.Sandbox %s (%s)"):format(state.id, state._link:is_closed() and "closed" or state.state)
   end,
 })
 

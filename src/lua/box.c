@@ -236,8 +236,9 @@ static const luaL_Reg methods[] = {
     {"write_all", write_all}, {"dial", dial},   {"boot", boot},     {"epoch", epoch},
     {"open_", is_open},       {"close", close}, {NULL, NULL},
 };
+static const char *const plain[] = {"boot", "epoch", "open_", "close", NULL};
 static const struct sb_lua_class class = {
-    .type = &sb_box_type, .name = "sandbar.NativeBox", .methods = methods};
+    .type = &sb_box_type, .name = "sandbar.NativeBox", .methods = methods, .plain = plain};
 
 void sb_lua_open_box(lua_State *L)
 {

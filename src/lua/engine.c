@@ -60,8 +60,9 @@ static const luaL_Reg methods[] = {
     {"request", request}, {"create", create}, {"connect", connect},
     {"resume", resume},   {NULL, NULL},
 };
+static const char *const plain[] = {NULL};
 static const struct sb_lua_class class = {
-    .type = &sb_engine_type, .name = "sandbar.NativeEngine", .methods = methods};
+    .type = &sb_engine_type, .name = "sandbar.NativeEngine", .methods = methods, .plain = plain};
 
 /* engine{ root = path, linger = seconds }: no I/O */
 static int new_engine(lua_State *L)

@@ -216,8 +216,9 @@ static const luaL_Reg methods[] = {
     {"read", read}, {"read_here", read_here}, {"write", write}, {"truncate", truncate},
     {"sync", sync}, {"size", size},           {"close", close}, {NULL, NULL},
 };
+static const char *const plain[] = {"read_here", "close", NULL};
 static const struct sb_lua_class class = {
-    .type = &sb_file_type, .name = "sandbar.NativeFile", .methods = methods};
+    .type = &sb_file_type, .name = "sandbar.NativeFile", .methods = methods, .plain = plain};
 
 void sb_lua_open_file(lua_State *L)
 {

@@ -14,6 +14,7 @@ struct handle {
     struct sb_release *release; /* one reference, or NULL */
     uint64_t generation;
     int keep; /* the state, when collected */
+    int collected;
 };
 
 /* The handle at `i`, of whatever class, or NULL. */
@@ -114,6 +115,7 @@ static int handle_gc(lua_State *L)
     struct handle *h = lua_touserdata(L, 1);
     if (!is_instance(L, 1, lua_upvalueindex(1)))
         return 0;
+    h->collected = 1;
     int keep = h->keep && h->generation == sb_generation();
     if (h->release != NULL) {
         int fired = sb_release_fire(h->release, NULL);
@@ -195,7 +197,7 @@ static int handle(lua_State *L)
     sb_lua_rawgetp(L, 1, &abandon_key);
     int keep = lua_toboolean(L, -1);
     struct handle *h = sb_lua_newuserdata(L, sizeof *h, 1);
-    *h = (struct handle){NULL, sb_generation(), 0};
+    *h = (struct handle){NULL, sb_generation(), 0, 0};
     lua_pushvalue(L, 2);
     sb_lua_setuservalue(L, -2);
     lua_pushvalue(L, 1);
@@ -273,6 +275,14 @@ static int is(lua_State *L)
     return 1;
 }
 
+/* collected(x): a handle or a native object that the collector has finalized. */
+static int collected(lua_State *L)
+{
+    const struct handle *h = to_handle(L, 1);
+    lua_pushboolean(L, h != NULL ? h->collected : sb_lua_is_collected(L, 1));
+    return 1;
+}
+
 static int abandoned(lua_State *L)
 {
     sb_lua_rawgetp(L, LUA_REGISTRYINDEX, &abandoned_key);
@@ -286,8 +296,8 @@ static int abandoned(lua_State *L)
 void sb_lua_open_handle(lua_State *L)
 {
     static const luaL_Reg functions[] = {
-        {"class", class}, {"handle", handle},       {"state", state},
-        {"is", is},       {"abandoned", abandoned}, {NULL, NULL},
+        {"class", class},         {"handle", handle},       {"state", state}, {"is", is},
+        {"abandoned", abandoned}, {"collected", collected}, {NULL, NULL},
     };
     lua_newtable(L);
     sb_lua_rawsetp(L, LUA_REGISTRYINDEX, &abandoned_key);

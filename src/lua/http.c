@@ -246,8 +246,9 @@ static const luaL_Reg port_methods[] = {
     {"fetch", port_fetch}, {"wait", port_wait}, {"upstream", port_upstream},
     {"close", port_close}, {NULL, NULL},
 };
-static const struct sb_lua_class port_class = {&sb_port_type, "sandbar.NativePort", port_methods,
-                                               4096, NULL};
+static const char *const port_plain[] = {"upstream", "close", NULL};
+static const struct sb_lua_class port_class = {
+    &sb_port_type, "sandbar.NativePort", port_methods, port_plain, 4096, NULL};
 
 /* ---- upstream sockets ---- */
 
@@ -268,8 +269,9 @@ static const luaL_Reg upstream_methods[] = {
     {"close", upstream_close},
     {NULL, NULL},
 };
-static const struct sb_lua_class upstream_class = {&sb_upstream_type, "sandbar.NativeUpstream",
-                                                   upstream_methods, 1024, NULL};
+static const char *const upstream_plain[] = {"path", "close", NULL};
+static const struct sb_lua_class upstream_class = {
+    &sb_upstream_type, "sandbar.NativeUpstream", upstream_methods, upstream_plain, 1024, NULL};
 
 /* ---- bodies: the reading half of a NativeStream ---- */
 
@@ -345,8 +347,9 @@ static const luaL_Reg body_methods[] = {
     {"close", body_close}, {"at_end", body_at_end},
     {NULL, NULL},
 };
-static const struct sb_lua_class body_class = {&sb_body_type, "sandbar.NativeBody", body_methods,
-                                               16384, NULL};
+static const char *const body_plain[] = {"try_read", "close", "at_end", NULL};
+static const struct sb_lua_class body_class = {
+    &sb_body_type, "sandbar.NativeBody", body_methods, body_plain, 16384, NULL};
 
 /* ---- uploads ---- */
 
@@ -392,8 +395,9 @@ static const luaL_Reg upload_methods[] = {
     {"close", upload_close},
     {NULL, NULL},
 };
-static const struct sb_lua_class upload_class = {&sb_upload_type, "sandbar.NativeUpload",
-                                                 upload_methods, 1024, upload_collected};
+static const char *const upload_plain[] = {"finish", "close", NULL};
+static const struct sb_lua_class upload_class = {
+    &sb_upload_type, "sandbar.NativeUpload", upload_methods, upload_plain, 1024, upload_collected};
 
 /* ---- opening ---- */
 

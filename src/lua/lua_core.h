@@ -45,13 +45,17 @@ struct sb_mailbox *sb_lua_mailbox(lua_State *L);
  * pushes nothing. */
 int sb_lua_forked(lua_State *L, const void *object);
 
+/* Pushes an operation that fails with Closed: of something that was collected. Returns 1. */
+int sb_lua_collected(lua_State *L);
+
 /* ---- native objects (struct sb_object first) as userdata ---- */
 struct sb_lua_class {
     const struct sb_object_type *type;
-    const char *name; /* "sandbar.NativeStream": the metatable's name */
-    const luaL_Reg
-        *methods;  /* the whole __index; `close`, when there is one, is also __close. close,
-                                close_write and lease_release do nothing once it was collected */
+    const char *name;        /* "sandbar.NativeStream": the metatable's name */
+    const luaL_Reg *methods; /* the whole __index; `close`, when there is one, is also __close */
+    /* Methods that give no operation, NULL at the end. A finalizer may call what was collected in
+     * the same cycle: these do nothing there, all others give an operation that fails with Closed. */
+    const char *const *plain;
     size_t weight; /* bytes of native memory behind a typical one; steps the collector above 4096 */
     void (*collected)(
         void *object); /* may be NULL: the userdata is garbage (same generation), before its

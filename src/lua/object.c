@@ -1,10 +1,13 @@
 /* Native objects as userdata. The metatable of a class is found by its type's address in the
- * registry, which also is how an argument's type is checked: no name can be forged. */
+ * registry, which also is how an argument's type is checked: no name can be forged. In its __gc
+ * userdata gets another metatable, with answers for finalizers that run after its own. */
 #include <stdlib.h>
 
 #include "open.h"
 
 #define SCRATCH "sandbar.scratch"
+
+static const char collected_key; /* in the metatable of what was collected: true */
 
 struct lua_object {
     struct sb_object *object; /* one reference; NULL once finalized */
@@ -41,7 +44,59 @@ static struct lua_object *object_at(lua_State *L, int arg, const struct sb_objec
     return same ? o : NULL;
 }
 
-/* Upvalue: the class. */
+/* ---- what was collected ---- */
+
+static int nothing(lua_State *L)
+{
+    (void)L;
+    return 0;
+}
+
+/* __index of one that was collected; upvalue: the class. */
+static int collected_index(lua_State *L)
+{
+    const struct sb_lua_class *class = lua_touserdata(L, lua_upvalueindex(1));
+    const char *name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
+    const luaL_Reg *m = class->methods;
+    const char *const *plain = class->plain;
+    while (m->name != NULL && strcmp(m->name, name) != 0)
+        m++;
+    if (m->name == NULL)
+        return 0;
+    while (*plain != NULL && strcmp(*plain, name) != 0)
+        plain++;
+    lua_pushcfunction(L, *plain != NULL ? nothing : sb_lua_collected);
+    return 1;
+}
+
+/* Pushes the metatable that userdata of the class gets in its __gc. */
+static void push_collected(lua_State *L, const struct sb_lua_class *class)
+{
+    lua_createtable(L, 0, 5);
+    lua_pushlightuserdata(L, (void *)class);
+    lua_pushcclosure(L, collected_index, 1);
+    lua_setfield(L, -2, "__index");
+    lua_pushcfunction(L, nothing);
+    lua_setfield(L, -2, "__close");
+    lua_pushstring(L, class->name);
+    lua_setfield(L, -2, "__name");
+    lua_pushboolean(L, 0);
+    lua_setfield(L, -2, "__metatable");
+    lua_pushboolean(L, 1);
+    sb_lua_rawsetp(L, -2, &collected_key);
+}
+
+int sb_lua_is_collected(lua_State *L, int i)
+{
+    if (lua_type(L, i) != LUA_TUSERDATA || !lua_getmetatable(L, i))
+        return 0;
+    sb_lua_rawgetp(L, -1, &collected_key);
+    int is = lua_toboolean(L, -1);
+    lua_pop(L, 2);
+    return is;
+}
+
+/* Upvalues: the class, its metatable for what was collected. */
 static int object_gc(lua_State *L)
 {
     const struct sb_lua_class *class = lua_touserdata(L, lua_upvalueindex(1));
@@ -53,24 +108,9 @@ static int object_gc(lua_State *L)
     if (object != NULL && class->collected != NULL && object->generation == sb_generation())
         class->collected(object);
     sb_object_unref(object);
+    lua_pushvalue(L, lua_upvalueindex(2));
+    lua_setmetatable(L, 1);
     return 0;
-}
-
-/* A method that gives up the object. The finalizers of a scope that nobody closed run after its
- * collection, with what was collected in the same cycle: there is nothing left to give up. */
-static int object_end(lua_State *L)
-{
-    const struct sb_lua_class *class = lua_touserdata(L, lua_upvalueindex(1));
-    const struct lua_object *o = object_at(L, 1, class->type);
-    if (o != NULL && o->object == NULL)
-        return 0;
-    return lua_tocfunction(L, lua_upvalueindex(2))(L);
-}
-
-static int ends(const char *method)
-{
-    return strcmp(method, "close") == 0 || strcmp(method, "close_write") == 0 ||
-           strcmp(method, "lease_release") == 0;
 }
 
 void sb_lua_register(lua_State *L, const struct sb_lua_class *class)
@@ -79,20 +119,13 @@ void sb_lua_register(lua_State *L, const struct sb_lua_class *class)
     sb_lua_new_metatable(L, class->name, meta, class->methods);
     luaL_getmetatable(L, class->name);
     lua_pushlightuserdata(L, (void *)class);
-    lua_pushcclosure(L, object_gc, 1);
+    push_collected(L, class);
+    lua_pushcclosure(L, object_gc, 2);
     lua_setfield(L, -2, "__gc");
     for (const luaL_Reg *m = class->methods; m->name != NULL; m++)
-        if (ends(m->name)) {
-            lua_getfield(L, -1, "__index");
-            lua_pushlightuserdata(L, (void *)class);
+        if (strcmp(m->name, "close") == 0) {
             lua_pushcfunction(L, m->func);
-            lua_pushcclosure(L, object_end, 2);
-            if (strcmp(m->name, "close") == 0) {
-                lua_pushvalue(L, -1);
-                lua_setfield(L, -4, "__close");
-            }
-            lua_setfield(L, -2, m->name);
-            lua_pop(L, 1);
+            lua_setfield(L, -2, "__close");
         }
     lua_pushlightuserdata(L, (void *)class);
     lua_rawseti(L, -2, 1);

@@ -30,19 +30,39 @@ int sb_lua_op_made(lua_State *L, struct sb_op **slot)
     return 1;
 }
 
-int sb_lua_forked(lua_State *L, const void *object)
+static void fail_forked(struct sb_error *err)
 {
-    if (((const struct sb_object *)object)->generation == sb_generation())
-        return 0;
+    sb_fail(err, SB_ERR_FORKED, "made before this process was forked");
+}
+
+static void fail_collected(struct sb_error *err)
+{
+    sb_fail(err, SB_ERR_CLOSED, "it is closed: it was collected");
+}
+
+static int push_failed(lua_State *L, void (*fail)(struct sb_error *err))
+{
     struct sb_mailbox *mailbox = sb_lua_mailbox(L);
     struct sb_op **slot = sb_lua_new_op(L);
     *slot = sb_op_new(mailbox, NULL, NULL);
     if (*slot != NULL) {
         struct sb_error err;
-        sb_fail(&err, SB_ERR_FORKED, "made before this process was forked");
+        fail(&err);
         sb_op_fail(*slot, &err);
     }
     return sb_lua_op_made(L, slot);
+}
+
+int sb_lua_forked(lua_State *L, const void *object)
+{
+    if (((const struct sb_object *)object)->generation == sb_generation())
+        return 0;
+    return push_failed(L, fail_forked);
+}
+
+int sb_lua_collected(lua_State *L)
+{
+    return push_failed(L, fail_collected);
 }
 
 /* The Op at `arg`, or NULL. */
@@ -62,7 +82,6 @@ static struct lua_op *check_at(lua_State *L, int arg)
     struct lua_op *o = test(L, arg);
     if (o == NULL)
         sb_lua_typeerror(L, arg, NAME);
-    luaL_argcheck(L, o != NULL && o->op != NULL, arg, "an operation that was never made");
     return o;
 }
 
@@ -71,20 +90,22 @@ static struct lua_op *check(lua_State *L)
     return check_at(L, 1);
 }
 
-/* One of another process generation will not be completed any more. */
+/* One of another process generation will not be completed any more, and one that was collected has
+ * been cancelled. */
 static int is_lost(const struct lua_op *o)
 {
-    return !sb_op_done(o->op) && sb_op_generation(o->op) != sb_generation();
+    return o->op == NULL || (!sb_op_done(o->op) && sb_op_generation(o->op) != sb_generation());
 }
 
 static int is_done(const struct lua_op *o)
 {
-    return sb_op_done(o->op) || is_lost(o);
+    return is_lost(o) || sb_op_done(o->op);
 }
 
 static int op_id(lua_State *L)
 {
-    sb_lua_pushinteger(L, sb_op_id(check(L)->op));
+    struct lua_op *o = check(L);
+    sb_lua_pushinteger(L, o->op != NULL ? sb_op_id(o->op) : 0);
     return 1;
 }
 
@@ -96,7 +117,9 @@ static int op_done(lua_State *L)
 
 static int op_cancel(lua_State *L)
 {
-    sb_op_cancel(check(L)->op);
+    struct lua_op *o = check(L);
+    if (o->op != NULL)
+        sb_op_cancel(o->op);
     return 0;
 }
 
@@ -124,7 +147,9 @@ static int op_await(lua_State *L)
 static int op_deadline(lua_State *L)
 {
     struct lua_op *o = check(L);
-    sb_op_deadline(o->op, sb_lua_check_ns(L, 2));
+    uint64_t at = sb_lua_check_ns(L, 2);
+    if (o->op != NULL)
+        sb_op_deadline(o->op, at);
     return 0;
 }
 
@@ -201,10 +226,13 @@ static void push_result(lua_State *L, struct sb_result *r)
     }
 }
 
-static int push_forked(lua_State *L)
+static int push_lost(lua_State *L, const struct lua_op *o)
 {
     struct sb_error err;
-    sb_fail(&err, SB_ERR_FORKED, "made before this process was forked");
+    if (o->op == NULL)
+        fail_collected(&err);
+    else
+        fail_forked(&err);
     return sb_lua_push_error(L, &err);
 }
 
@@ -213,7 +241,7 @@ static int op_result(lua_State *L)
     struct lua_op *o = check(L);
     if (is_lost(o)) {
         lua_pushboolean(L, 0);
-        return 1 + push_forked(L);
+        return 1 + push_lost(L, o);
     }
     if (!sb_op_done(o->op))
         return luaL_error(L, "the operation has not ended");
@@ -241,7 +269,8 @@ static int op_result(lua_State *L)
 struct sb_result *sb_lua_op_result(lua_State *L, int arg)
 {
     struct lua_op *o = check_at(L, arg);
-    if (!sb_op_done(o->op) || o->taken || o->spent || sb_op_result(o->op)->error.kind != SB_OK)
+    if (o->op == NULL || !sb_op_done(o->op) || o->taken || o->spent ||
+        sb_op_result(o->op)->error.kind != SB_OK)
         return NULL;
     o->spent = 1;
     return sb_op_result(o->op);
@@ -252,7 +281,7 @@ static int op_bytes(lua_State *L)
     struct lua_op *o = check(L);
     if (is_lost(o)) {
         lua_pushnil(L);
-        return 1 + push_forked(L);
+        return 1 + push_lost(L, o);
     }
     if (!sb_op_done(o->op))
         return luaL_error(L, "the operation has not ended");
@@ -289,7 +318,8 @@ static int op_gc(lua_State *L)
 static int op_tostring(lua_State *L)
 {
     struct lua_op *o = check(L);
-    lua_pushfstring(L, "op(%f, %s)", (lua_Number)sb_op_id(o->op), is_done(o) ? "done" : "open");
+    lua_pushfstring(L, "op(%f, %s)", (lua_Number)(o->op != NULL ? sb_op_id(o->op) : 0),
+                    is_done(o) ? "done" : "open");
     return 1;
 }
 

@@ -26,6 +26,9 @@ void sb_lua_open_carried(lua_State *L);
 void sb_lua_new_metatable(lua_State *L, const char *name, const luaL_Reg *meta,
                           const luaL_Reg *methods);
 
+/* Has the collector finalized this native object? */
+int sb_lua_is_collected(lua_State *L, int i);
+
 /* Seconds as nanoseconds: never negative, at most some three hundred years. Raises for NaN. */
 uint64_t sb_lua_check_ns(lua_State *L, int arg);
 

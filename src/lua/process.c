@@ -88,8 +88,10 @@ static const luaL_Reg methods[] = {
     {"exited", exited},   {"wait", wait},      {"lease_release", lease_release},
     {"release", release}, {NULL, NULL},
 };
+static const char *const plain[] = {"pid",    "serial", "start_ns",      "stdin",   "stdout",
+                                    "stderr", "exited", "lease_release", "release", NULL};
 static const struct sb_lua_class class = {
-    .type = &sb_process_type, .name = "sandbar.NativeProcess", .methods = methods};
+    .type = &sb_process_type, .name = "sandbar.NativeProcess", .methods = methods, .plain = plain};
 
 void sb_lua_open_process(lua_State *L)
 {

@@ -119,10 +119,12 @@ void sb_lua_open_stream(lua_State *L)
         {"close_write", stream_close_write},
         {NULL, NULL},
     };
+    static const char *const plain[] = {"try_read", "close", "at_end", "close_write", NULL};
     static const struct sb_lua_class class = {
         .type = &sb_stream_type,
         .name = "sandbar.NativeStream",
         .methods = methods,
+        .plain = plain,
         .weight = 32768, /* a guess between an empty buffer and a full one */
     };
     sb_lua_register(L, &class);

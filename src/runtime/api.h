@@ -19,7 +19,7 @@
 #include "stream.h"
 
 #define SB_API_KEY "sandbar.core.api"
-#define SB_API_VERSION 1
+#define SB_API_VERSION 2
 
 /* clang-format off */
 #define SB_API_FUNCTIONS(X)                                                                        \

@@ -17,10 +17,10 @@ function driver.new(options)
   return setmetatable({ root = options.root, linger = options.linger, engines = {} }, Driver)
 end
 
--- Each process generation has its own.
+-- Each process generation has its own. A lost provider still serves the finalizers that run after its own.
 function Driver:engine()
   local generation = core.generation()
-  if self.generation ~= generation then
+  if self.generation ~= generation or core.collected(self.client) then
     self.root = self.root or root.default()
     self.client = core.engine { root = self.root, linger = self.linger }
     self.generation = generation

@@ -70,12 +70,20 @@ end
 
 -- ---- the end of a command ----
 
+-- Says what is known: it has ended, it was started, or neither.
 local function timed_out(result, timeout, cause)
+  local message = "the command did not end within timeout = %g s"
+  if result.exit_code then
+    message = message .. " and was killed with its whole tree"
+  elseif result.pid then
+    message = message .. "; the sandbox was told to kill its whole tree and has not said yet that it has ended"
+  else
+    message = "the sandbox has not said within timeout = %g s that the command was started; if it was, it is killed"
+  end
   return nil, errors.new {
     kind = "ExecTimedOut",
     op = "exec",
-    message = ("the command did not end within timeout = %g s and was killed with its whole tree"
-      ):format(timeout),
+    message = message:format(timeout),
     clock = "timeout",
     limit = timeout,
     result = result,

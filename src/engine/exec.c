@@ -290,9 +290,9 @@ static void finish_ended(struct exec *exec)
         finish(exec, NULL);
         return;
     }
-    sb_fail(&err, exec->why,
-            exec->why == SB_ERR_CANCELLED ? "cancelled; the command and its children were killed"
-                                          : "timed out; the command and its children were killed");
+    sb_fail(&err, exec->why, "%s; the command and its children %s",
+            exec->why == SB_ERR_CANCELLED ? "cancelled" : "timed out",
+            exec->state == ENDED ? "were killed" : "are to be killed; their end was not told yet");
     finish(exec, &err);
 }
 

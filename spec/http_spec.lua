@@ -352,6 +352,25 @@ describe("http", function()
       assert.equal(200000000, total)
     end)
 
+    -- It named what was left of it, often 0 s.
+    it("names the limit it was given when it times out", function()
+      local function late()
+        wait.sleep(0.1)
+        return "piece"
+      end
+      for _, request in ipairs {
+        { path = "/silent" }, { method = "POST", path = "/silent", body = late },
+        { method = "POST", path = "/count-body", body = late },
+      } do
+        local answer, err = fetch(request, 0.15)
+        assert.is_nil(answer)
+        assert.equal("Timeout", err.kind)
+        assert.equal("timeout", err.clock)
+        assert.equal(0.15, err.limit)
+        assert.matches("not done within timeout = 0.15 s", err.message)
+      end
+    end)
+
     it("consumes nothing when a read times out or a line is too long", function()
       local answer = assert(fetch { path = "/drip/2/150", stream = true })
       local data, err = answer.body:read(14, { timeout = 0.05 })

@@ -21,8 +21,8 @@ local function matches(ref, expect, to)
   return expect.sandbox == nil or expect.sandbox == to.id
 end
 
-local function labels_match(wanted, to, timeout)
-  local r, err = to.driver:info(to.id, timeout)
+local function labels_match(wanted, to, deadline)
+  local r, err = to.driver:info(to.id, link.left(deadline))
   if not r then
     return nil, err
   end
@@ -36,7 +36,7 @@ local function labels_match(wanted, to, timeout)
 end
 
 -- The engine's record of the process meant, by pid, tag or reference, or NotFound.
-local function find(to, target, expect, timeout)
+local function find(to, target, expect, deadline)
   local not_found = "there is no such process in sandbox " .. to.id
   local ref
   local fields = {}
@@ -59,7 +59,7 @@ local function find(to, target, expect, timeout)
     return fail("NotFound", "expect.sandbox does not match")
   end
   if expect.labels then
-    local same, err = labels_match(expect.labels, to, timeout)
+    local same, err = labels_match(expect.labels, to, deadline)
     if err then
       return nil, err
     end
@@ -67,7 +67,7 @@ local function find(to, target, expect, timeout)
       return fail("NotFound", "expect.labels do not match")
     end
   end
-  local r, err = to:call("attach", "attach", timeout, fields)
+  local r, err = to:call("attach", "attach", link.left(deadline), fields)
   if not r then
     return nil, err
   end
@@ -109,16 +109,16 @@ end
 -- `expect`: { sandbox, labels, cwd }. The output comes to us when nobody else is reading it.
 function attach.attach(to, target, expect, timeout)
   local deadline = link.deadline(timeout)
-  local r, err = find(to, target, expect or {}, timeout)
+  local r, err = find(to, target, expect or {}, deadline)
   if not r then
-    return nil, err
+    return nil, link.told(err, timeout)
   end
   local serial = r.fields.serial
   local free = to.readers[serial] == nil
   if free then -- else what find brought will do: the record and a handle that can wait
     r, err = to:call("attach", "attach", link.left(deadline), { serial = serial, lease = 1 })
     if not r then
-      return nil, err
+      return nil, link.told(err, timeout)
     end
   end
   local state = {

@@ -16,6 +16,7 @@ local core = require "sandbar.core"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 local iterator = require "sandbar.iterator"
+local link = require "sandbar.link"
 local stream = require "sandbar.stream"
 local wait = require "sandbar.wait"
 
@@ -227,10 +228,6 @@ function http.answer(op)
   return { status = status, reason = reason, headers = setmetatable(headers, Headers), body = body }
 end
 
-local function left(deadline)
-  return deadline and math.max(deadline - core.now(), 0)
-end
-
 -- Writes a body that comes in pieces. True when it is out or nobody wants the rest; nil and why not.
 local function feed(upload, body, deadline, opname)
   local next_piece = body
@@ -253,7 +250,7 @@ local function feed(upload, body, deadline, opname)
         message = ("a piece of the body is a %s, not a string"):format(type(piece)) }
     end
     local _
-    _, err = wait.op(upload:write(piece), left(deadline), opname)
+    _, err = wait.op(upload:write(piece), link.left(deadline), opname)
     if err then
       return err.kind == "Closed" or nil, err
     end
@@ -272,7 +269,7 @@ function http.request(port, request, timeout, opname)
   if not ok then
     return nil, err
   end
-  local deadline = limit and core.now() + limit
+  local deadline = link.deadline(limit)
   local op, upload = http.fetch(port, request)
   if not op then
     return nil, upload
@@ -282,18 +279,18 @@ function http.request(port, request, timeout, opname)
     if not ok then
       upload:close()
       op:cancel()
-      return nil, err
+      return nil, link.told(err, limit)
     end
   end
-  local done, early = wait.finish(op, left(deadline), opname)
+  local done, early = wait.finish(op, link.left(deadline), opname)
   if not done then
-    return nil, early
+    return nil, link.told(early, limit)
   end
   local answer = http.answer(op)
   if not answer then
     answer, err = wait.outcome(op, early, opname)
   end
-  return answer, err
+  return answer, link.told(err, limit)
 end
 
 --- Waits until somebody listens. True, or nil and an error.
@@ -304,7 +301,7 @@ function http.wait(port, timeout, opname)
   end
   local r
   r, err = wait.op(port:wait(limit or 1e9), limit and limit + 1, opname)
-  return r ~= nil or nil, err
+  return r ~= nil or nil, link.told(err, limit)
 end
 
 -- One listener a port, alive as long as the port's object is: who took the address keeps nothing else.

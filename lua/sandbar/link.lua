@@ -19,9 +19,9 @@ function link.left(deadline)
   return deadline and math.max(deadline - core.now(), 0)
 end
 
--- The error of a wait that had only the rest of `timeout`: it names the whole, which is what the caller gave.
+-- The error (or nil) of a wait that had only the rest of `timeout`: it names the whole, which is what the caller gave.
 function link.told(err, timeout)
-  if timeout and err.kind == "Timeout" and err.clock == "timeout" and err.limit ~= timeout then
+  if timeout and err and err.kind == "Timeout" and err.clock == "timeout" and err.limit ~= timeout then
     return errors.new {
       kind = "Timeout", op = err.op, clock = "timeout", limit = timeout,
       message = ("not done within timeout = %g s"):format(timeout),

@@ -74,7 +74,9 @@ function methods:fetch(request)
   if not loaded then
     return nil, object
   end
-  return http.request(object, request, link.left(deadline), "fetch")
+  local answer
+  answer, err = http.request(object, request, link.left(deadline), "fetch")
+  return answer, link.told(err, timeout)
 end
 
 function methods:wait(opts)
@@ -97,7 +99,7 @@ function methods:wait(opts)
       message = ("nobody listened on port %d within timeout = %g s"):format(state.number, timeout),
     }
   end
-  return ok, err
+  return ok, link.told(err, timeout)
 end
 
 -- ---- raw bytes ----

@@ -118,7 +118,7 @@ function methods:wait(opts)
     local ok
     ok, err = merge.drain({ state.stdout, state.stderr }, deadline, MAX_UNREAD)
     if not ok then
-      return nil, errors.from(err, "wait")
+      return nil, errors.from(link.told(err, timeout), "wait")
     end
   end
   return exited(state, deadline, timeout)

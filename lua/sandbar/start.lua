@@ -60,7 +60,7 @@ local function open_tail(state, fd)
     local r
     r, err = state._link:call("attach", "read", link.left(deadline), { serial = state._serial })
     if not r then
-      return nil, err
+      return nil, link.told(err, timeout)
     end
     stream.supply(fd == 1 and state.stdout or state.stderr, nil, record.tails(r.parts)[fd])
     return true

@@ -203,7 +203,7 @@ function methods:upload(host_path, path, opts)
       run.report.skipped[#run.report.skipped + 1] = to
     end
     if not ok then
-      return nil, errors.from(err, run.op, { path = to })
+      return nil, errors.from(link.told(err, run.timeout), run.op, { path = to })
     end
   end
   return run.report
@@ -337,7 +337,7 @@ function methods:download(path, host_path, opts)
   local r
   r, err = request(run.state, "download", link.left(run.deadline), OP.STAT, { path = path, user = opts.user })
   if not r then
-    return nil, errors.from(err, run.op)
+    return nil, errors.from(link.told(err, run.timeout), run.op)
   end
   local dir, name = hosttree.split(host_path)
   if r.fields.ftype == "directory" then
@@ -355,7 +355,7 @@ function methods:download(path, host_path, opts)
     return filecall.invalid("download", path, "neither a file nor a directory")
   end
   if not ok then
-    return nil, errors.from(err, run.op)
+    return nil, errors.from(link.told(err, run.timeout), run.op)
   end
   return run.report
 end

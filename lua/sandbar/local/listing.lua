@@ -2,6 +2,7 @@
 
 local errors = require "sandbar.errors"
 local iterator = require "sandbar.iterator"
+local link = require "sandbar.link"
 local record = require "sandbar.record"
 local values = require "sandbar.local.values"
 
@@ -37,8 +38,9 @@ local function filter_of(opts, op)
   return { label = labels, state = states, page_size = size }
 end
 
--- Every sandbox that matches; a page is asked for when the one before has been used up.
-function listing.each(driver, opts, op, timeout)
+-- Every sandbox that matches; a page is asked for when the one before has been used up. `deadline`: of all pages, for
+-- list; without it each step has `timeout` for itself.
+function listing.each(driver, opts, op, timeout, deadline)
   local filter, err = filter_of(opts, op)
   if not filter then
     return nil, err
@@ -49,9 +51,9 @@ function listing.each(driver, opts, op, timeout)
       if not it.more then
         return nil
       end
-      local page, after = driver:page(filter, it.after, timeout)
+      local page, after = driver:page(filter, it.after, deadline and link.left(deadline) or timeout)
       if not page then
-        return nil, after
+        return nil, link.told(after, timeout)
       end
       it.page, it.at, it.after, it.more = page, 1, after, after ~= nil
     end

@@ -8,6 +8,7 @@ local driver = require "sandbar.local.driver"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 local lazy = require "sandbar.lazy"
+local link = require "sandbar.link"
 local own = require "sandbar.own"
 local record = require "sandbar.record"
 local sandbox = require "sandbar.sandbox"
@@ -195,13 +196,13 @@ end
 
 local EACH = { labels = "table", state = "string|table", page_size = "integer", timeout = "timeout" }
 
-local function each(self, opts, op)
+local function each(self, opts, op, whole)
   local state = state_of(self)
   local timeout, err = timeout_of(opts, op)
   if err then
     return nil, err
   end
-  return listing.each(state._driver, opts, op, timeout)
+  return listing.each(state._driver, opts, op, timeout, whole and link.deadline(timeout))
 end
 
 function methods:each(opts)
@@ -219,7 +220,7 @@ function methods:list(opts)
   if opts.limit and opts.limit < 0 then
     return nil, errors.new { kind = "InvalidArgument", op = "list", message = "limit: it is negative" }
   end
-  local it, err = each(self, opts, "list")
+  local it, err = each(self, opts, "list", true)
   if not it then
     return nil, err
   end

@@ -41,8 +41,9 @@ local function bytes_at(state, pos, n, deadline)
     state._here = state._here + math.max(data and #data or 0, CHUNK)
   end
   if not data and not err then -- not asked yet, or nothing: it was collected
+    local turn = state._here >= TURN and timeout ~= 0
     state._here = 0
-    data, err = wait.bytes(state._native:read(pos, n), timeout, "read")
+    data, err = wait.bytes(state._native:read(pos, n), timeout, "read", turn)
   end
   if err then
     return failed(state, err)

@@ -208,14 +208,15 @@ local function suspend_for(op, timeout, opname, must_park)
 end
 
 --- Waits until an operation has ended: true, and the error of a wait that ended early; or nil and an error.
---- A wait that ends early cancels the operation and waits for its end, which comes soon.
-function wait.finish(op, timeout, opname)
+--- A wait that ends early cancels the operation and waits for its end, which comes soon. With `must_park` the others
+--- get a turn even if it has ended by now.
+function wait.finish(op, timeout, opname, must_park)
   local limit, bad = duration.timeout(timeout)
   if bad then
     op:cancel()
     return nil, bad
   end
-  local done, early, refused = suspend_for(op, limit, opname)
+  local done, early, refused = suspend_for(op, limit, opname, must_park)
   if done or not refused and op:done() then
     return true, early
   end
@@ -251,8 +252,8 @@ end
 
 --- The bytes of a read: data, nil at the end, or nil and an error. Nothing else refers to them afterwards: an
 --- operation lives for one more cycle of the collector, what hangs on it too.
-function wait.bytes(op, timeout, opname)
-  local done, early = wait.finish(op, timeout, opname)
+function wait.bytes(op, timeout, opname, must_park)
+  local done, early = wait.finish(op, timeout, opname, must_park)
   if not done then
     return nil, early
   end

@@ -1,6 +1,7 @@
 -- Sandboxes whose supervisor was killed and which nobody comes for: pid 1 ends by itself, some time (ten minutes; here
 -- as long as the test clock's file says) after its deadline, or alone when its owner watched for it. Until then a later
 -- supervisor finds it.
+local faults = require "spec.support.faults"
 local helper = require "spec.helper"
 local inside = require "spec.support.inside"
 
@@ -50,13 +51,13 @@ describe("with nobody to look after it", function()
 
   it("a scoped sandbox ends", function()
     grace(300)
-    ends(leave_alone("8181001", "local box = assert(sandboxes:create_scoped { id = 'scoped' })"))
+    ends(leave_alone(helper.mark(8181001), "local box = assert(sandboxes:create_scoped { id = 'scoped' })"))
     assert.equal("NotFound", select(2, sandboxes:info("scoped")).kind)
   end)
 
   it("a kept one is paused after the end of its lifetime, or gone", function()
     grace(300)
-    ends(leave_alone("8181002", [[
+    ends(leave_alone(helper.mark(8181002), [[
       local box = assert(sandboxes:create { id = "kept", lifetime = 1 })
       assert(box.files:write("f", "still there"))
     ]]))
@@ -68,14 +69,14 @@ describe("with nobody to look after it", function()
     assert.equal("still there", box.files:read("f"))
     sandbar.assert(box:destroy())
 
-    ends(leave_alone("8181003",
+    ends(leave_alone(helper.mark(8181003),
       [[local box = assert(sandboxes:create { id = "short", lifetime = 1, on_expiry = "destroy" })]]))
     assert.equal("NotFound", select(2, sandboxes:info("short")).kind)
   end)
 
   it("a kept one with time left goes on, and learns of a changed lifetime", function()
     grace(300)
-    local pid1 = leave_alone("8181004", [[
+    local pid1 = leave_alone(helper.mark(8181004), [[
       local box = assert(sandboxes:create { id = "long", lifetime = 1 })
       assert(box:set_lifetime(3600))
     ]])
@@ -84,7 +85,7 @@ describe("with nobody to look after it", function()
     assert.is_true(helper.proc.alive(pid1))
     sandbar.assert(again:set_lifetime(1))
     local supervisor = inside.supervisor(helper.root())
-    again:close()
+    faults.let_go(again, sandboxes)
     helper.shell("kill -9 " .. supervisor)
     ends(pid1)
     assert.equal("paused", sandbar.assert(sandboxes:info("long")).state)
@@ -93,7 +94,7 @@ describe("with nobody to look after it", function()
 
   it("a supervisor that comes in time takes over", function()
     grace(3600000)
-    local pid1 = leave_alone("8181005", "local box = assert(sandboxes:create { id = 'found' })")
+    local pid1 = leave_alone(helper.mark(8181005), "local box = assert(sandboxes:create { id = 'found' })")
     local box = sandbar.assert(sandboxes:connect("found"))
     assert.is_true(helper.proc.alive(pid1))
     assert.equal("still me\n", sandbar.assert(box:exec("echo still me")).stdout)

@@ -182,10 +182,12 @@ describe("", function()
 
   it("orphans, double forks and daemons are gone after destroy", function()
     local victim = sandbar.assert(sandboxes:create_scoped {})
-    sandbar.assert(victim:exec("(setsid sleep 54321 &) ; (sleep 54321 &) ; sh -c 'setsid sh -c \"sleep 54321 & sleep 54321\" &'"))
-    assert.is_truthy((helper.shell("pgrep -fc '^sleep 54321'")):match("^[1-9]"))
+    local sleep = "sleep " .. helper.mark(54321)
+    sandbar.assert(victim:exec((("(setsid SLEEP &) ; (SLEEP &) ; sh -c 'setsid sh -c \"SLEEP & SLEEP\" &'"):gsub("SLEEP", sleep))))
+    local look = ("pgrep -fc '^%s$'"):format(sleep)
+    assert.is_truthy(helper.eventually(function() return (helper.shell(look)):match("^[1-9]") end))
     sandbar.assert(victim:destroy())
-    assert.equal("0", (helper.shell("pgrep -fc '^sleep 54321'")):match("^%d+"))
+    assert.equal("0", (helper.shell(look)):match("^%d+"))
   end)
 
   it("two sandboxes share no address, abstract socket, shared memory or queue", function()
@@ -240,8 +242,10 @@ for i in range(20000):
   end)
 
   it("what runs inside is no id of the host's", function()
-    local process = sandbar.assert(box:start { "sleep", "60" })
-    local pid = (helper.shell("pgrep -fx 'sleep 60' | tail -1")):match("%d+")
+    local process = sandbar.assert(box:start { "sleep", helper.mark(60) })
+    local pid = helper.eventually(function()
+      return helper.shell(("pgrep -fx 'sleep %s'"):format(helper.mark(60))):match("%d+")
+    end)
     local uid = helper.read_file("/proc/" .. pid .. "/status"):match("\nUid:%s*(%d+)")
     assert.is_true(tonumber(uid) ~= 0, "kernel uid " .. uid)
     process:kill { signal = "KILL" }

@@ -195,6 +195,12 @@ function proc.cmdline(pid)
   return words
 end
 
+--- A number that no other run of a spec has among the arguments of its commands, for what looks for such a command
+--- from outside: `sleep` takes it, a regular expression finds no other by it.
+function helper.mark(number)
+  return ("%d.%d"):format(number, proc.self())
+end
+
 --- Does it run (a zombie does not)?
 function proc.alive(pid)
   local stat = proc.stat(pid)

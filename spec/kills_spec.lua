@@ -11,18 +11,13 @@ local core = require "sandbar.core"
 local sandbar = require "sandbar"
 local wait = require "sandbar.wait"
 
-local PRELUDE = faults.PRELUDE
+local PRELUDE, let_go, mark = faults.PRELUDE, faults.let_go, helper.mark
 local kill, supervisor, typed, with_root = faults.kill, faults.supervisor, faults.typed, faults.with_root
 
 describe("kill -9 of", function()
   helper.guard { seconds = 25 } -- a supervisor that its caller no longer needs waits for one 5 s
 
   local sandboxes = helper.open()
-
-  -- A number that no other run of this file has among the arguments of its commands.
-  local function mark(number)
-    return ("%d.%d"):format(number, helper.proc.self())
-  end
 
   -- A command has its arguments a moment after it was started.
   local function pid1_of(word)
@@ -170,7 +165,7 @@ describe("kill -9 of", function()
       local box = sandbar.assert(sandboxes:create { id = "half-gone" })
       sandbar.assert(sandbar.assert(box:start { "sleep", mark(8787) }):detach())
       local pid1, pid = pid1_of(mark(8787)), supervisor()
-      box:close()
+      let_go(box, sandboxes)
       helper.shell(("kill -9 %d %d"):format(pid, pid1))
       assert.is_truthy(helper.eventually(function()
         return not helper.proc.alive(pid) and not helper.proc.alive(pid1)
@@ -206,7 +201,7 @@ describe("kill -9 of", function()
       local box = sandbar.assert(sandboxes:connect("asked"))
       sandbar.assert(sandbar.assert(box:start { "sleep", mark(8686) }):detach())
       local pid1 = pid1_of(mark(8686))
-      box:close()
+      let_go(box, sandboxes)
       helper.shell(("kill -9 %d %d"):format(supervisor(), pid1))
       local again, err
       assert.is_truthy(helper.eventually(function() -- the dead one may be on its way out still
@@ -543,7 +538,7 @@ describe("kill -9 of", function()
       local box = sandbar.assert(lost:create {})
       sandbar.assert(sandbar.assert(box:start { "sleep", mark(8989) }):detach())
       local pid1, pid = pid1_of(mark(8989)), supervisor(root)
-      box:close()
+      let_go(box, lost)
       helper.shell(("kill -9 %d %d"):format(pid, pid1))
       assert.is_truthy(helper.eventually(function()
         return not helper.proc.alive(pid) and not helper.proc.alive(pid1)

@@ -2,6 +2,7 @@
 -- Sandboxes after an unclean end of everything: their files are there, and they start again. Overlays are mounted
 -- without syncs of their own, and such an overlay refuses its directories after a crash until somebody who knows
 -- better says otherwise: the supervisor.
+local faults = require "spec.support.faults"
 local helper = require "spec.helper"
 local inside = require "spec.support.inside"
 
@@ -23,7 +24,7 @@ describe("unclean:", function()
     assert.is_truthy(pid1, "no pid 1")
     assert.is_truthy(supervisor, "no supervisor")
     sandbar.assert(sleeper:detach())
-    box:close() -- a handle that loses its connection would ask, and start the next supervisor
+    faults.let_go(box, sandboxes)
     helper.shell(("kill -9 %d %d"):format(supervisor, pid1))
     assert.is_truthy(helper.eventually(function()
       return not helper.proc.alive(pid1) and not helper.proc.alive(supervisor)
@@ -57,7 +58,7 @@ describe("unclean:", function()
     local box = sandbar.assert(sandboxes:create { id = "killed" })
     for n = 1, 3 do
       sandbar.assert(sandbar.assert(box:exec("echo line >>log; sync log; mkdir -p deep/$$; ls -d /usr/bin")).ok)
-      kill_all(box, "7171" .. n)
+      kill_all(box, helper.mark("7171" .. n))
       box = check("killed", n)
     end
     sandbar.assert(box:destroy())
@@ -68,7 +69,7 @@ describe("unclean:", function()
     local box = sandbar.assert(sandboxes:create { id = "restarted" })
     for n = 1, 2 do
       sandbar.assert(box:exec("echo line >>log; sync"))
-      kill_all(box, "7272" .. n)
+      kill_all(box, helper.mark("7272" .. n))
       pretend_reboot("restarted")
       assert.equal("paused", sandbar.assert(sandboxes:info("restarted")).state)
       box = check("restarted", n)

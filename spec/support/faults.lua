@@ -20,6 +20,13 @@ function faults.kill(pid)
   return status == 0
 end
 
+-- Closes a handle before its supervisor is killed. What is closed lets go of its supervisor with the next wait, or
+-- some milliseconds later; until then a lost one is missed, and its successor started, who sees what is half dead.
+function faults.let_go(handle, provider)
+  handle:close()
+  sandbar.assert(provider:list())
+end
+
 -- The supervisor of a state root, this spec file's unless named, or nil.
 function faults.supervisor(root)
   local pid = inside.supervisor(root or helper.root())

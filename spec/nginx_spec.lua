@@ -59,7 +59,7 @@ http {
     location = /abort { content_by_lua_block {
       local box = assert_(provider:connect("web"))
       sandbar.scope(function(scope)
-        assert_(box:start({ "sleep", "4711" }, { scope = scope }))
+        assert_(box:start({ "sleep", "LEAVES" }, { scope = scope }))
         ngx.sleep(60)
       end)
     } }
@@ -70,6 +70,19 @@ http {
         return assert_(own:exec("echo from $(cat /etc/hostname >/dev/null; id -un)")).stdout
       end)
       ngx.print(text)
+    } }
+
+    location = /collected { content_by_lua_block {
+      local box = assert_(provider:connect("web"))
+      sandbar.scope(function(scope)
+        local cat = assert_(box:start({ "cat" }, { scope = scope, stdin = "pipe" }))
+        for _ = 1, 4 do
+          collectgarbage()
+          ngx.sleep(0.01)
+        end
+        assert_(cat.stdin:write("still here\n"))
+        ngx.say((assert_(cat.stdout:read("l", { timeout = 10 }))))
+      end)
     } }
 
     location = /all { content_by_lua_block {
@@ -85,7 +98,7 @@ http {
     location = /raise { content_by_lua_block {
       sandbar.scope(function(scope)
         local box = assert_(provider:connect("web"))
-        assert_(box:start({ "sleep", "4712" }, { scope = scope }))
+        assert_(box:start({ "sleep", "RAISES" }, { scope = scope }))
         error("on purpose")
       end)
     } }
@@ -169,8 +182,9 @@ describe("", function()
     box = sandbar.assert(sandboxes:create_scoped { id = "web", limits = { processes = 500 } })
     local here = lfs.currentdir()
     local d = dir
-    helper.write_file(dir .. "/conf", CONFIG:format(helper.is_root() and "user root;" or "", d, d, MODULES, MODULES,
-      d, d, d, d, d, here, here, here, helper.root(), d))
+    local text = CONFIG:format(helper.is_root() and "user root;" or "", d, d, MODULES, MODULES,
+      d, d, d, d, d, here, here, here, helper.root(), d)
+    helper.write_file(dir .. "/conf", (text:gsub("LEAVES", helper.mark(4711)):gsub("RAISES", helper.mark(4712))))
     start()
   end)
 
@@ -239,6 +253,12 @@ describe("", function()
     assert.equal("from user\n", (curl("http://x/scoped")))
   end)
 
+  promise("a collection of garbage ends no scope of a request that goes on", function()
+    for _ = 1, 5 do
+      assert.equal("still here\n", (curl("http://x/collected")))
+    end
+  end)
+
   promise("several commands at once in one request", function()
     assert.equal("a\nb\n", (curl("http://x/all")))
   end)
@@ -256,18 +276,21 @@ describe("", function()
   end)
 
   promise("a visitor who leaves takes the scope of the request along", function()
-    helper.shell(("for i in $(seq 1 20); do curl -s --max-time 0.3 --unix-socket %s/s http://x/abort & done; wait"):format(dir))
-    local gone, left = helper.eventually(function()
-      local count = helper.shell("pgrep -fc '^sleep 4711'")
-      return count:match("^0"), count
-    end, 10)
-    assert.is_truthy(gone, "still there: " .. tostring(left))
+    local function running()
+      return tonumber((helper.shell(("pgrep -fc '^sleep %s$'"):format(helper.mark(4711))):match("^%d+")))
+    end
+    -- They leave once all are served: of one who has left before nginx came to his request it hears nothing.
+    local pids = helper.shell(("for i in $(seq 20); do curl -s --max-time 30 --unix-socket %s/s http://x/abort "
+      .. ">/dev/null 2>&1 & echo $!; done"):format(dir)):gsub("%s", " ")
+    assert.is_truthy(helper.eventually(function() return running() == 20 end, 10), "not all are served")
+    helper.shell("kill " .. pids)
+    assert.is_truthy(helper.eventually(function() return running() == 0 end, 10), "some are still there")
   end)
 
   promise("a handler that raises closes its scope", function()
     curl("http://x/raise")
     assert.is_truthy(helper.eventually(function()
-      return (helper.shell("pgrep -fc '^sleep 4712'")):match("^0")
+      return (helper.shell(("pgrep -fc '^sleep %s$'"):format(helper.mark(4712)))):match("^0")
     end, 10))
   end)
 

@@ -371,6 +371,7 @@ local function leash_of_request()
     op:cancel()
     return nil
   end
+  leash.socket = socket -- a collected one is closed
   ngx.ctx[LEASH] = leash
   return leash
 end

@@ -104,6 +104,74 @@ describe("the supervisor", function()
     box:close()
   end)
 
+  -- The file that was made with the slot is filled in place, up to a page. A longer record is a file of its own: one
+  -- that was filled in two pieces was left damaged by a kill in between.
+  it("fills no record in place that is longer than a page, and keeps those of just about a page whole", function()
+    local root = helper.dir()
+    local sandboxes = helper.open { root = root }
+    local boxes = {}
+    local function label(n)
+      return ("%04d"):format(n) .. ("x"):rep(n - 4)
+    end
+    local function make(n)
+      local id = ("box%04d"):format(n)
+      local record = ("%s/v1/s/%s/record"):format(root, id)
+      if not boxes[id] then
+        -- Second names for the files of all slots, to see what becomes of them.
+        sh("cd %s; rm -rf kept; mkdir kept; for d in v1/p/*; do ln $d/record kept/${d##*/} 2>&1 || true; done", root)
+        boxes[id] = sandbar.assert(sandboxes:create { id = id, labels = { long = label(n) } })
+        local filled = sh("find %s/kept -type f -size +0", root)
+        assert.is_true(#helper.read_file(record) <= 4096 or filled == "", filled)
+      end
+      return #helper.read_file(record)
+    end
+    -- The longest label with which it is a page.
+    local fits, over = 2000, 4096
+    assert.is_true(make(fits) <= 4096 and make(over) > 4096)
+    while over - fits > 1 do
+      local middle = math.floor((fits + over) / 2)
+      if make(middle) <= 4096 then
+        fits = middle
+      else
+        over = middle
+      end
+    end
+    for n = fits - 2, over + 2 do
+      make(n)
+    end
+    assert.equal(4096, make(fits))
+    assert.is_true(make(over) > 4096)
+
+    local function all_there(state)
+      for id in pairs(boxes) do
+        local info = sandbar.assert(sandboxes:info(id))
+        assert.equal(state, info.state)
+        assert.equal(label(tonumber(id:match("%d+"))), info.labels.long)
+      end
+    end
+    local function each(fn)
+      for _, box in pairs(boxes) do
+        fn(box)
+      end
+    end
+    kill_supervisor(root)
+    all_there("running")
+    each(function(box) sandbar.assert(box:set_lifetime(1000)) end)
+    kill_supervisor(root)
+    all_there("running")
+    each(function(box) assert.is_true(sandbar.assert(box:exec("true")).ok) end)
+    each(function(box) sandbar.assert(box:pause { keep = "disk" }) end)
+    kill_supervisor(root)
+    all_there("paused")
+    each(function(box) sandbar.assert(box:resume()) end)
+    kill_supervisor(root)
+    all_there("running")
+    each(function(box)
+      sandbar.assert(box:destroy())
+      box:close()
+    end)
+  end)
+
   it("destroys at a scope's end no sandbox that somebody else has made under the same id since", function()
     local sandboxes = helper.open()
     local scoped = sandbar.assert(sandboxes:create_scoped { id = "again" })

@@ -332,7 +332,7 @@ static void timer_fired(struct sb_timer *timer)
     finish_ended(exec);
 }
 
-static void exited(struct sb_watch *watch, const struct sb_answer *event)
+static void exec_exited(struct sb_watch *watch, const struct sb_answer *event)
 {
     struct exec *exec = EXEC_OF(watch, watch);
     exec->state = ENDED;
@@ -350,7 +350,7 @@ static void exited(struct sb_watch *watch, const struct sb_answer *event)
     sb_timer_set(&exec->timer, sb_now() + exec->grace_ns);
 }
 
-static void watch_lost(struct sb_watch *watch, const struct sb_error *err)
+static void exec_lost(struct sb_watch *watch, const struct sb_error *err)
 {
     struct exec *exec = EXEC_OF(watch, watch);
     capture_drain(&exec->out);
@@ -514,8 +514,8 @@ struct sb_op *sb_exec(struct sb_box *box, struct sb_mailbox *mailbox, unsigned c
     }
     memset(exec, 0, sizeof *exec);
     exec->call.answer = answered;
-    exec->watch.exited = exited;
-    exec->watch.lost = watch_lost;
+    exec->watch.exited = exec_exited;
+    exec->watch.lost = exec_lost;
     exec->timer.fire = timer_fired;
     exec->op = op;
     exec->box = sb_object_ref(box);

@@ -7,13 +7,14 @@
 #include "guest/errors.c"
 #include "guest/exec.c"
 #include "guest/loop.c"
+#include "guest/pipes.c"
 #include "guest/proc.c"
 #include "guest/started.c"
 #include "guest/tail.c"
 
 /* Every string must end where the kernel would look for its end. */
 static size_t touched;
-int spawn(struct launch *l)
+int spawn_begin(struct launch *l)
 {
     static int pid = 2;
     for (char **s = l->argv; *s != NULL; s++)
@@ -24,11 +25,19 @@ int spawn(struct launch *l)
     for (size_t i = 0; i < ENV_SPARE; i++)
         l->env[l->nenv + i] = NULL;
     touched += strlen(l->user) + (l->cwd != NULL ? strlen(l->cwd) : 0);
+    l->step = STEP_NONE;
+    return touched % 11 == 0 ? -EAGAIN : pid++;
+}
+
+/* Now it is known whether it got as far as its program. */
+void spawn_end(struct launch *l, int pid)
+{
+    if (pid <= 0)
+        abort();
     l->step = touched % 3 == 0 ? STEP_EXECVE : touched % 7 == 0 ? STEP_CWD : STEP_NONE;
     if (l->step == STEP_CWD && l->cwd == NULL)
         l->step = STEP_NONE;
     l->error = ENOENT;
-    return pid++;
 }
 
 const char *spawn_step_name(enum spawn_step step)
@@ -140,6 +149,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
         p.len = len;
         msg_send(pair[0], &p, NULL, 0, MSG_DONTWAIT);
+        exec_settle(); /* as the loop does */
         guest.conns->watch.ready(&guest.conns->watch, EPOLLIN);
         for (struct proc *q = procs; q != NULL; q = q->next)
             if (q->running && copy[len / 2] % 2 == 0) {
@@ -153,6 +163,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         data += len;
         size -= len;
     }
+    exec_settle();
     sys_close(pair[0]);
     if (guest.conns != NULL) {
         guest.conns->dead = any_dead = 1;

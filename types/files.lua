@@ -158,7 +158,7 @@ function Files:upload(host_path, path, options) end
 --- place of a file or a link; where a device, pipe or socket is: AlreadyExists.
 ---@param path string
 ---@param host_path string
----@param options? sandbar.FileOptions|{ match?: string, on_progress?: fun(bytes: integer, path: string) }
+---@param options? sandbar.FileOptions|{ match?: string|(fun(path: string): boolean), on_progress?: fun(bytes: integer, path: string) }
 ---@return sandbar.TransferReport? report
 ---@return sandbar.Error? err
 function Files:download(path, host_path, options) end

@@ -3,8 +3,8 @@
 ---@class sandbar.Request
 ---@field method? string (default "GET")
 ---@field path? string (default "/"); absolute URLs are refused
----@field headers? table<string, sandbar.Value|sandbar.Value[]>
----@field body? string|(fun(): string?)
+---@field headers? table<string, sandbar.Value|sandbar.Value[]>|{ [1]: string, [2]: sandbar.Value }[] by name, or pairs in order
+---@field body? sandbar.Value|(fun(): string?)|any the body, a source of its pieces (nil: the end) or a file
 ---@field max_body? integer bytes of a body that is not streamed
 ---@field wait? sandbar.Duration how long to wait for somebody to listen (default 0)
 ---@field stream? boolean the body comes as something to read
@@ -33,6 +33,7 @@ local Port = {}
 ---@return sandbar.Error? err
 function Port:fetch(request) end
 
+--- Not in this version: Unsupported.
 ---@param path string
 ---@param options? table
 ---@return any websocket

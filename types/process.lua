@@ -39,6 +39,7 @@ function Process:wait(options) end
 ---@return boolean
 function Process:running() end
 
+--- Not in this version: Unsupported.
 ---@param size { cols: integer, rows: integer }
 ---@return true? ok
 ---@return sandbar.Error? err

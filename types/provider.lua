@@ -7,19 +7,19 @@
 ---  system on a local disk. As root it is used in place. An ordinary user's is copied once, without devices, sockets
 ---  and what he cannot read, and again when the directory's device, inode or time of change is another
 ---@field lifetime? sandbar.Duration (default 3600)
----@field on_expiry? "pause_disk"|"destroy"|"pause" (default "pause_disk"; "destroy" for create_scoped)
----@field auto_resume? boolean (default false)
+---@field on_expiry? "pause_disk"|"destroy"|"pause" (default "pause_disk"; "destroy" for create_scoped; "pause" is not in this version)
+---@field auto_resume? boolean (default false; needs "pause")
 ---@field labels? table<string, string>
 ---@field env? table<string, sandbar.Value> of every command in it
 ---@field user? string (default "user")
 ---@field cwd? string (default: the user's home)
----@field network? "deny"|"allow"|table (default "deny")
+---@field network? "deny"|"allow"|table (default "deny"; others not in this version)
 ---@field limits? sandbar.Limits
----@field public_ports? boolean (default false)
+---@field public_ports? boolean (default false; local: there is no public address)
 ---@field allow_setuid? boolean (default false)
 ---@field expect? table<string, any> capabilities that must hold, else it is refused before anything is allocated
----@field snapshot? string
----@field prepare? function|table
+---@field snapshot? string (not in this version)
+---@field prepare? function|table (not in this version)
 ---@field providers? table<string, table> what one provider needs different
 
 --- The local engine refuses memory, cpus, disk, max_commands and wall_time so far: Unsupported.
@@ -45,8 +45,29 @@
 ---@field created_at? number seconds since 1970
 ---@field started_at? number seconds since 1970
 ---@field ends_at? number seconds since 1970, while running
+---@field lifetime? number seconds
+---@field on_expiry "pause_disk"|"destroy"
 ---@field owned boolean destroyed with its owner
----@field cause? table why it ended
+---@field user? string
+---@field cwd? string
+---@field boot_id string of its present or last run
+---@field network "deny"
+---@field ports integer[] the exposed ones
+---@field denied table[] connections that were refused; none while there is no network
+---@field cause? { reason: string, message: string? } why it ended
+
+---@class sandbar.Filter
+---@field labels? table<string, string> all must match
+---@field state? string|string[]
+---@field page_size? integer 1 to 1000 (default 100)
+---@field timeout? sandbar.Timeout
+
+--- What explain says of one clause of a spec.
+---@class sandbar.Clause
+---@field clause string "network", "limits.memory", ...
+---@field verdict "enforced"|"refused"
+---@field kind? sandbar.ErrorKind of a refusal
+---@field message? string
 
 ---@class sandbar.Provider
 ---@field templates table build, list, delete
@@ -76,11 +97,11 @@ function Provider:create_scoped(spec, scope, options) end
 function Provider:connect(id, options) end
 
 --- An iterator over every sandbox, page by page. In a `for` it raises on failure; `:next()` returns nil, err.
----@param options? { labels?: table<string, string>, state?: string, page_size?: integer }
+---@param options? sandbar.Filter timeout: of each step
 ---@return fun(): sandbar.Info?
 function Provider:each(options) end
 
----@param options? { labels?: table<string, string>, state?: string, page_size?: integer, limit?: integer }
+---@param options? sandbar.Filter|{ limit?: integer }
 ---@return sandbar.Info[]? sandboxes
 ---@return sandbar.Error? err
 function Provider:list(options) end
@@ -100,15 +121,14 @@ function Provider:info(id, options) end
 function Provider:destroy(id, options) end
 
 --- What this provider claims. A name that is absent is false.
----@param options? { measure?: sandbar.Sandbox }
+---@param options? { measure?: sandbar.Sandbox, timeout?: sandbar.Timeout }
 ---@return table<string, any>? capabilities
 ---@return sandbar.Error? err
 function Provider:capabilities(options) end
 
 --- What would be enforced and what refused, clause by clause. Allocates nothing.
 ---@param spec? sandbar.Spec
----@return table? clauses
----@return sandbar.Error? err
+---@return { ok: boolean, clauses: sandbar.Clause[] } explained
 function Provider:explain(spec) end
 
 --- Idempotent. Sandboxes are not touched.

@@ -29,16 +29,16 @@
 ---@field stdout? "pipe"|"ignore"|"tail"
 ---@field stderr? "pipe"|"ignore"|"tail"|"stdout" "stdout" merges
 ---@field detached? boolean goes on after the scope (default false)
----@field pty? { cols: integer, rows: integer }
+---@field pty? { cols: integer, rows: integer } (not in this version: Unsupported)
 
 ---@class sandbar.Result
 ---@field ok boolean exited with 0
 ---@field stdout? string
 ---@field stderr? string
----@field exit_code integer 128 + n when killed by signal n
+---@field exit_code? integer 128 + n when killed by signal n; absent where ExecTimedOut came before the end was told
 ---@field signal? string "SIGKILL"
 ---@field reason "exit"|"signal"|"memory"|"limit"|"timeout"
----@field pid integer
+---@field pid? integer absent where ExecTimedOut came before the start was told
 ---@field truncated boolean
 ---@field dropped integer bytes of both streams that were not kept
 ---@field duration number seconds

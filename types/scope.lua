@@ -30,7 +30,7 @@ function Scope:forget(token) end
 function Scope:acquire(acquire, release) end
 
 --- A child scope, closed with this one at its place in the order.
----@param options? { parallel?: boolean } parallel: its finalizers run at the same time
+---@param options? { parallel?: boolean, close_timeout?: sandbar.Duration } parallel: its finalizers run at the same time
 ---@return sandbar.Scope
 function Scope:fork(options) end
 

@@ -1,6 +1,6 @@
 /* Whatever a caller sends to pid 1: requests on a real socket, commands that are not really started. The
- * input is a row of datagrams, each behind two bytes of length. The guest's sources are part of this
- * file. */
+ * input is a row of datagrams, each behind two bytes of length; with the highest bit set, fields are made of
+ * the bytes after the header. The guest's sources are part of this file. */
 #include "fuzz/guest.h"
 
 #include "guest/conn.c"
@@ -116,6 +116,23 @@ void worker_forget(struct conn *c)
     (void)c;
 }
 
+/* Fields of a tag, and a number below 128 or a text of that length less. */
+static void fields_of(struct sb_packer *p, const uint8_t *at, const uint8_t *end)
+{
+    while (end - at >= 2) {
+        unsigned tag = at[0], kind = at[1];
+        at += 2;
+        if (kind < 128) {
+            sb_pack_u64(p, (uint16_t)tag, kind);
+        } else {
+            size_t len = kind - 128u, left = (size_t)(end - at);
+            len = len < left ? len : left;
+            sb_pack_bytes(p, (uint16_t)tag, at, len);
+            at += len;
+        }
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static char *env[] = {"A=1", "PATH=/bin", NULL};
@@ -132,7 +149,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     conn_add(pair[1]);
     while (size >= 2 && guest.conns != NULL) {
-        size_t len = (size_t)(data[0] | data[1] << 8);
+        size_t len = (size_t)(data[0] | (data[1] & 127) << 8);
+        int made = data[1] & 128;
         unsigned char copy[4096];
         struct sb_packer p = {copy, 0, 0, 0};
         struct sb_msg head = {SB_PROTO_MAGIC, SB_C_PING, 0, 1, 0};
@@ -148,6 +166,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             memcpy(copy, &head, sizeof head);
         }
         p.len = len;
+        if (made && len >= sizeof head) {
+            p = (struct sb_packer){copy, sizeof copy, sizeof head, 0};
+            fields_of(&p, data + sizeof head, data + len);
+        }
         msg_send(pair[0], &p, NULL, 0, MSG_DONTWAIT);
         exec_settle(); /* as the loop does */
         guest.conns->watch.ready(&guest.conns->watch, EPOLLIN);

@@ -134,9 +134,6 @@ end
 local NO_LINES = {}
 
 local function header_lines(headers)
-  if headers == nil then
-    return NO_LINES
-  end
   local lines, names = {}, {}
   for i, pair in ipairs(headers) do
     if type(pair) ~= "table" then
@@ -191,19 +188,21 @@ end
 --- Starts a request: its operation, and what the body is written to when it comes in pieces. nil and an error
 --- when it cannot be one.
 function http.fetch(port, request)
-  local lines, err = header_lines(request.headers)
-  if not lines then
-    return nil, err
+  local lines, patience, max_body, err = NO_LINES, request.wait or 0, request.max_body or MAX_BODY
+  if request.headers ~= nil then
+    lines, err = header_lines(request.headers)
+    if not lines then
+      return nil, err
+    end
   end
-  local patience = 0
-  if request.wait then
-    patience, err = duration.parse(request.wait, "wait")
+  if patience ~= 0 then
+    patience, err = duration.parse(patience, "wait")
     if not patience then
       return nil, err
     end
   end
-  if request.max_body and not (request.max_body >= 0) then
-    return bad(("max_body: %s is no number of bytes"):format(tostring(request.max_body)))
+  if not (max_body >= 0) then
+    return bad(("max_body: %s is no number of bytes"):format(tostring(max_body)))
   end
   local body, upload = request.body, nil
   if body ~= nil and type(body) ~= "string" and not core.is_secret(body) then
@@ -212,8 +211,8 @@ function http.fetch(port, request)
     end
     upload = native.upload()
   end
-  return port:fetch((request.method or "GET"), request.path or "/", lines, upload or body,
-    request.stream or false, request.max_body or MAX_BODY, patience), upload
+  return port:fetch(request.method or "GET", request.path or "/", lines, upload or body, request.stream, max_body,
+    patience), upload
 end
 
 --- The answer of an operation that has ended, nil when it has failed.
@@ -260,12 +259,15 @@ end
 --- A request and its answer; waits. With a body in pieces, all of it is written before the answer is
 --- returned, unless the other side answers without taking it all.
 function http.request(port, request, timeout, opname)
-  local limit, err = duration.timeout(timeout)
-  if err then
-    return nil, err
+  local ok, err = wait.check(opname)
+  local limit = timeout
+  if timeout then
+    local unfit
+    limit, unfit = duration.timeout(timeout)
+    if unfit then
+      return nil, unfit
+    end
   end
-  local ok
-  ok, err = wait.check(opname)
   if not ok then
     return nil, err
   end
@@ -282,7 +284,7 @@ function http.request(port, request, timeout, opname)
       return nil, link.told(err, limit)
     end
   end
-  local done, early = wait.finish(op, link.left(deadline), opname)
+  local done, early = wait.finish(op, deadline and link.left(deadline), opname)
   if not done then
     return nil, link.told(early, limit)
   end

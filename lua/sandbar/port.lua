@@ -56,23 +56,29 @@ local FETCH = {
 }
 
 function methods:fetch(request)
-  local state = state_of(self)
+  local state = core.state(self, class)
   request = check.options("fetch", 1, request, FETCH)
-  local timeout, err = timeout_of(request, "fetch")
-  if err then
-    return nil, err
+  local timeout, err = request.timeout or false
+  if timeout then
+    timeout, err = timeout_of(request, "fetch")
+    if err then
+      return nil, err
+    end
   end
-  local path = request.path or "/"
-  if not path:find("^/[^%z\r\n ]*$") then
+  local path = request.path
+  if path and not path:find("^/[^%z\r\n ]*$") then
     return nil, errors.new {
       kind = "InvalidArgument", op = "fetch",
       message = ("path: %q is not relative to the port (it begins with / and has no blanks)"):format(path),
     }
   end
-  local deadline = link.deadline(timeout)
+  local deadline = timeout and link.deadline(timeout)
   local loaded, object = http_port(state, "fetch", timeout)
   if not loaded then
     return nil, object
+  end
+  if not deadline then
+    return http.request(object, request, false, "fetch")
   end
   local answer
   answer, err = http.request(object, request, link.left(deadline), "fetch")

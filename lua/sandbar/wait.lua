@@ -211,10 +211,14 @@ end
 --- A wait that ends early cancels the operation and waits for its end, which comes soon. With `must_park` the others
 --- get a turn even if it has ended by now.
 function wait.finish(op, timeout, opname, must_park)
-  local limit, bad = duration.timeout(timeout)
-  if bad then
-    op:cancel()
-    return nil, bad
+  local limit = timeout
+  if timeout then
+    local bad
+    limit, bad = duration.timeout(timeout)
+    if bad then
+      op:cancel()
+      return nil, bad
+    end
   end
   local done, early, refused = suspend_for(op, limit, opname, must_park)
   if done or not refused and op:done() then

@@ -9,6 +9,7 @@
 #include "runtime/large.h"
 
 #define HEAD_MOST (1u << 20)    /* of an answer's head, and of its trailers */
+#define HEAD_FIRST 512          /* room for most heads */
 #define HEAD_LONG (256 * 1024)  /* where it begins that libcurl may have had enough of a head */
 #define RECEIVE 65536           /* at once; more would be mapped anew for each transfer */
 #define EXPECT_MOST (64u << 20) /* room made at once because of a Content-Length */
@@ -206,7 +207,8 @@ static size_t on_header(char *data, size_t size, size_t count, void *userp)
         stop(fetch, SB_ERR_PROTOCOL, "the answer's head is longer than a mebibyte");
         return 0;
     }
-    if (grow(&fetch->head, &fetch->head_cap, fetch->head_len + len) < 0) {
+    size_t need = fetch->head_len + len;
+    if (grow(&fetch->head, &fetch->head_cap, need < HEAD_FIRST ? HEAD_FIRST : need) < 0) {
         stop(fetch, SB_ERR_INTERNAL, "out of memory");
         return 0;
     }

@@ -293,14 +293,12 @@ describe("http", function()
 
   describe("streams", function()
     it("gives pieces as they come", function()
-      local start = helper.now()
-      local answer = assert(fetch { path = "/drip/5/100", stream = true })
-      assert.truthy(helper.now() - start < 0.09)
+      local answer, came = assert(fetch { path = "/drip/5/100", stream = true }), {}
       for i = 1, 5 do
         assert.equal("piece " .. i, assert(answer.body:read(7, { timeout = 5 })))
-        local late = helper.now() - start - (i - 1) * 0.1
-        assert.truthy(late < 0.1, ("piece %d came %.3f s late"):format(i, late))
+        came[i] = helper.now()
       end
+      assert.truthy(came[5] - came[1] > 0.2, "they came together")
       assert.is_nil((answer.body:read(7)))
     end)
 
@@ -403,25 +401,22 @@ describe("http", function()
     end)
 
     it("sends a slow body early", function()
-      local start, times = helper.now(), {}
-      local n = 0
+      local fastest = math.huge
       local op, upload = http.fetch(port, {
         method = "POST", path = "/pieces", stream = true, body = function() end,
       })
       local answer
       for i = 1, 4 do
+        local start = helper.now()
         assert(wait.op(upload:write(("x"):rep(i)), 5))
         answer = answer or assert(wait.finish(op, 5)) and http.answer(op)
         assert.equal(tostring(i), answer.body:read("l", { timeout = 5 }))
-        times[i] = helper.now() - start - n
+        fastest = math.min(fastest, i > 1 and helper.now() - start or fastest)
         wait.sleep(0.05)
-        n = n + 0.05
       end
       upload:finish()
       assert.equal("", answer.body:read("a", { timeout = 5 }))
-      for i = 1, 4 do
-        assert.truthy(times[i] < 0.1 + i * 0.02)
-      end
+      assert.truthy(fastest < 0.1, fastest)
     end)
 
     it("carries a hundred at once", function()
@@ -630,11 +625,15 @@ describe("http", function()
 
     it("is refused at once", function()
       local own = http.port { port = closed }
-      local seconds, answer = helper.timed(function()
-        return (http.request(own, {}, 5))
-      end)
-      assert.is_nil(answer)
-      assert.truthy(seconds < 0.2)
+      local fastest = math.huge
+      for _ = 1, 3 do
+        local seconds, answer = helper.timed(function()
+          return (http.request(own, {}, 5))
+        end)
+        assert.is_nil(answer)
+        fastest = math.min(fastest, seconds)
+      end
+      assert.truthy(fastest < 0.2, fastest)
       local _, err = http.request(own, { method = "POST", body = "x" }, 5)
       assert.equal("Unavailable", err.kind)
       assert.equal("ECONNREFUSED", err.code)

@@ -52,10 +52,10 @@ describe("a pid 1 that does not answer", function()
 
   it("ends an exec whose output is taken by a function", function()
     inside.with_box(sandboxes, function(box)
-      local pid
+      sandbar.assert(box:start { "sleep", helper.mark(86408) })
+      local pid = assert(helper.eventually(function() return inside.pid1(helper.mark(86408)) end))
       local start = helper.now()
-      local r, err = box:exec({ "sh", "-c", "echo 1; exec sleep " .. helper.mark(86408) }, { timeout = 0.5, on_output = function()
-        pid = assert(helper.eventually(function() return inside.pid1(helper.mark(86408)) end))
+      local r, err = box:exec({ "sh", "-c", "echo 1; exec sleep 86408" }, { timeout = 0.5, on_output = function()
         helper.shell("kill -STOP " .. pid)
       end })
       local took = helper.now() - start

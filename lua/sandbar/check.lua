@@ -177,9 +177,14 @@ function check.options(fname, index, opts, schema, level)
   if opts ~= nil and type(opts) ~= "table" then
     check.fail(fname, index, "table expected, got " .. type_name(opts), level)
   end
-  opts = opts or {}
   local made = compiled[schema] or compile(schema)
   local known, required = made.known, made.required
+  if opts == nil then
+    opts = {}
+    if #required == 0 then
+      return opts
+    end
+  end
   for key, value in pairs(opts) do
     local p = known[key]
     if p == nil then

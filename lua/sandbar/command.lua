@@ -81,24 +81,32 @@ local function check_vector(argv, what)
   return out
 end
 
+local function check_arguments(fname, argv)
+  for i, arg in ipairs(argv) do
+    local kind = type(arg)
+    if kind ~= "string" and kind ~= "number" then
+      check.fail(fname, 1, ("element %d: string expected, got %s"):format(i, kind), 3)
+    end
+  end
+end
+
 -- Raises at the caller of the method that calls this for what can be no command and no environment.
 function command.shape(fname, cmd, opts)
-  if type(cmd) == "table" then
-    local pipeline = type(cmd[1]) == "table"
+  if type(cmd) ~= "table" then
+    check.arg(fname, 1, cmd, "string|list", 2)
+  elseif type(cmd[1]) ~= "table" then
+    check_arguments(fname, cmd)
+  else
     for i, part in ipairs(cmd) do
-      if pipeline and type(part) ~= "table" then
+      if type(part) ~= "table" then
         check.fail(fname, 1, ("element %d: table expected, got %s"):format(i, type(part)), 2)
       end
-      for j, arg in ipairs(pipeline and part or { part }) do
-        if type(arg) ~= "string" and type(arg) ~= "number" then
-          check.fail(fname, 1, ("element %d: string expected, got %s"):format(pipeline and j or i, type(arg)), 2)
-        end
-      end
+      check_arguments(fname, part)
     end
-  else
-    check.arg(fname, 1, cmd, "string|list", 2)
   end
-  check.map(fname, 2, "env", opts.env, "secret", 2)
+  if opts.env then
+    check.map(fname, 2, "env", opts.env, "secret", 2)
+  end
 end
 
 -- The stages of a pipeline; one for a plain command.
@@ -197,13 +205,15 @@ function command.fields(cmd, opts, limits, capture)
   if opts.pty then
     return unsupported("pty", "pty: terminals are not there yet on the local engine")
   end
-  for _, name in ipairs { "cwd", "user", "tag" } do
-    local value = opts[name]
-    if value == "" then
-      return invalid(name, name .. " is empty")
-    end
-    if value and value:find("%z") then
-      return invalid(name, name .. " contains a zero byte")
+  if opts.cwd or opts.user or opts.tag then
+    for _, name in ipairs { "cwd", "user", "tag" } do
+      local value = opts[name]
+      if value == "" then
+        return invalid(name, name .. " is empty")
+      end
+      if value and value:find("%z") then
+        return invalid(name, name .. " contains a zero byte")
+      end
     end
   end
   local f = {

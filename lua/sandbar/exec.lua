@@ -122,12 +122,7 @@ local function run_native(to, fields, stdin, timeout, opts, max)
   if not box then
     return nil, errors.from(err, "exec")
   end
-  local op = box:exec(fields, {
-    stdin = stdin,
-    timeout = timeout or nil,
-    max_output = max,
-    grace = GRACE,
-  })
+  local op = box:exec(fields, stdin, timeout or nil, max, GRACE)
   local r, partial
   r, err, partial = wait.op(op, nil, "exec")
   if r then

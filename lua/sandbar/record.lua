@@ -171,7 +171,7 @@ function record.result(fields, stdout, stderr, duration)
   if fields.status then
     exit_code, signal = record.status(fields.status)
   end
-  local dropped = { stdout = fields.dropped or 0, stderr = fields.dropped_err or 0 }
+  local dropped, dropped_err = fields.dropped or 0, fields.dropped_err or 0
   local reason = fields.reason
   if not reason or reason == "" then
     reason = signal and "signal" or "exit"
@@ -184,8 +184,8 @@ function record.result(fields, stdout, stderr, duration)
     signal = signal,
     reason = reason,
     pid = fields.pid,
-    truncated = dropped.stdout > 0 or dropped.stderr > 0,
-    dropped = dropped.stdout + dropped.stderr,
+    truncated = dropped > 0 or dropped_err > 0,
+    dropped = dropped + dropped_err,
     duration = duration,
   }
 end

@@ -6,9 +6,6 @@
 #include "engine.h"
 #include "fields.h"
 
-#define OUTPUT_DEFAULT (64u << 20)
-#define GRACE_DEFAULT 0.2
-
 static const char *const names[] = {"ping",   "signal", "kill", "wait", "release",
                                     "detach", "list",   "file", NULL};
 static const uint16_t types[] = {SB_C_PING,    SB_C_SIGNAL, SB_C_KILL, SB_C_WAIT,
@@ -59,66 +56,27 @@ static int request(lua_State *L)
 
 /* ---- exec, start, attach ---- */
 
-static int has_field(lua_State *L, int i, const char *name)
-{
-    int there;
-    lua_getfield(L, i, name);
-    there = !lua_isnil(L, -1);
-    lua_pop(L, 1);
-    return there;
-}
-
-/* The number in options, or `fallback`. */
-static lua_Number number_option(lua_State *L, int i, const char *name, lua_Number fallback)
-{
-    lua_Number n = fallback;
-    lua_getfield(L, i, name);
-    if (!lua_isnil(L, -1) && lua_type(L, -1) != LUA_TNUMBER)
-        luaL_error(L, "exec: %s: number expected", name);
-    if (!lua_isnil(L, -1))
-        n = lua_tonumber(L, -1);
-    lua_pop(L, 1);
-    return n > 0 ? n : 0;
-}
-
 static uint64_t ns_of(lua_Number seconds)
 {
+    if (!(seconds > 0))
+        return 0;
     return seconds < 9e9 ? (uint64_t)(seconds * 1e9) : (uint64_t)9e18;
 }
 
-/* exec(fields, { stdin, timeout, max_output, grace }): what is not said in fields is captured */
+/* exec(fields, stdin or nil, timeout or nil, max_output, grace) */
 static int exec(lua_State *L)
 {
-    struct sb_exec_options options = {.max_output = OUTPUT_DEFAULT,
-                                      .timeout_ns = SB_NEVER,
-                                      .grace_ns = (uint64_t)(GRACE_DEFAULT * 1e9)};
+    struct sb_exec_options options = {.timeout_ns = SB_NEVER};
     struct asked a;
     luaL_checktype(L, 2, LUA_TTABLE);
-    lua_settop(L, 3);
-    if (!lua_isnil(L, 3)) {
-        luaL_checktype(L, 3, LUA_TTABLE);
-        options.max_output = (size_t)number_option(L, 3, "max_output", OUTPUT_DEFAULT);
-        options.grace_ns = ns_of(number_option(L, 3, "grace", GRACE_DEFAULT));
-        if (has_field(L, 3, "timeout"))
-            options.timeout_ns = ns_of(number_option(L, 3, "timeout", 0));
-        lua_getfield(L, 3, "stdin");
-        if (!lua_isnil(L, -1)) {
-            options.input = sb_lua_tobytes(L, -1, &options.input_len);
-            if (options.input == NULL)
-                return luaL_error(L, "exec: stdin: string expected");
-        }
-    }
-    int in = has_field(L, 2, "in_mode"), out = has_field(L, 2, "out_mode"),
-        err = has_field(L, 2, "err_mode");
+    if (!lua_isnil(L, 3))
+        options.input = sb_lua_check_bytes(L, 3, &options.input_len);
+    if (!lua_isnil(L, 4))
+        options.timeout_ns = ns_of(luaL_checknumber(L, 4));
+    options.max_output = (size_t)luaL_checknumber(L, 5);
+    options.grace_ns = ns_of(luaL_checknumber(L, 6));
     if (!ask(L, 2, SB_C_EXEC, &a))
         return 1;
-    if (!in)
-        sb_lua_message_add(a.data, &a.len, SB_F_IN_MODE,
-                           options.input_len > 0 ? SB_IO_PIPE : SB_IO_NULL);
-    if (!out)
-        sb_lua_message_add(a.data, &a.len, SB_F_OUT_MODE, SB_IO_PIPE);
-    if (!err)
-        sb_lua_message_add(a.data, &a.len, SB_F_ERR_MODE, SB_IO_PIPE);
     sb_lua_message_add(a.data, &a.len, SB_F_WHOLE, 1);
     return asked(L, &a, sb_exec(a.box, a.mailbox, a.data, a.len, &options));
 }

@@ -20,7 +20,7 @@ http {
   lua_package_cpath "%(core)/?.so;;";
   init_by_lua_block {
     sb = require "sandbar"
-    seen = { lost = 0, init = select(2, sb.sleep(0.01)) }
+    seen = { lost = 0, begun = 0, init = select(2, sb.sleep(0.01)) }
   }
   init_worker_by_lua_block { seen.init_worker = select(2, sb.sleep(0.01)) }
   server {
@@ -81,6 +81,7 @@ http {
       sb.scope(function(scope)
         scope:defer(function() sb.sleep(0.001) seen.lost = seen.lost + 1 end)
         scope:spawn(function() return sb.sleep(100) end)
+        seen.begun = seen.begun + 1
         sb.sleep(100)
       end)
     } }
@@ -94,7 +95,11 @@ http {
     location /seen { content_by_lua_block {
       ngx.print(seen.lost, " ", sb.pending() - 1, " ", tostring(seen.log), " ", tostring(seen.late))
     } }
-    location /slow { content_by_lua_block { ngx.print(tostring(sb.sleep(0.3) and sb.sleep(0.1))) } }
+    location /slow { content_by_lua_block {
+      seen.begun = seen.begun + 1
+      ngx.print(tostring(sb.sleep(0.3) and sb.sleep(0.1)))
+    } }
+    location /begun { content_by_lua_block { ngx.print(seen.begun) } }
     location /pid { content_by_lua_block { ngx.print(ngx.worker.pid()) } }
   }
 }
@@ -176,9 +181,11 @@ describe("sandbar in nginx", function()
   end)
 
   it("ends the scopes and waits of a request with it, however it ends", function()
-    for _ = 1, 5 do
-      get("/hang", 0.05)
-    end
+    local visitors = helper.shell(("for i in $(seq 5); do curl -s -m 30 --unix-socket %s/s http://x/hang "
+      .. ">/dev/null 2>&1 & echo $!; done"):format(dir))
+    -- Of one who leaves before nginx comes to his request it hears nothing.
+    assert(helper.eventually(function() return get("/begun") == "5" end), get("/begun"))
+    helper.shell("kill " .. visitors:gsub("%s", " "))
     get "/exit"
     assert(helper.eventually(function() return get("/seen"):match("^6 %-?%d+ ") end, 2), get "/seen")
     assert(helper.eventually(function() return get("/seen"):match("^6 %-1 ") end, 2), get "/seen")
@@ -186,10 +193,12 @@ describe("sandbar in nginx", function()
 
   it("answers what is in flight at a reload, then the old worker leaves", function()
     local worker = tonumber(get "/pid")
-    helper.shell(("(curl -s --unix-socket %s/s http://x/slow > %s/answer) & sleep 0.1"):format(dir, dir))
+    local before = tonumber(get("/begun"))
+    helper.shell(("(curl -s --unix-socket %s/s http://x/slow >%s/answer 2>/dev/null) & "):format(dir, dir))
+    assert(helper.eventually(function() return tonumber(get("/begun")) > before end), "it does not begin")
     helper.shell("kill -HUP " .. master)
     assert(gone(worker, 3), "the old worker hangs")
-    assert.equal("true", helper.read_file(dir .. "/answer"))
+    assert(helper.eventually(function() return helper.read_file(dir .. "/answer") == "true" end), "no answer")
     assert.equal("value new,Cancelled,old true", get "/scope")
     local log = helper.read_file(dir .. "/error.log")
     assert.is_nil(log:match("%[alert%][^\n]*"))

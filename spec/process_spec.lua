@@ -46,10 +46,11 @@ describe("processes", function()
 
   it("consumes nothing in a read that times out", function()
     with_box(function(box)
-      local p = sandbar.assert(box:start("printf ab; sleep 0.5; echo c; sleep 30"))
+      local p = sandbar.assert(box:start("printf ab; read go; echo c; sleep 30", { stdin = "pipe" }))
       local data, err = p.stdout:read("l", { timeout = 0.2 })
       assert.is_nil(data)
       assert.equal("Timeout", err.kind)
+      sandbar.assert(p.stdin:write("\n"))
       assert.equal("abc", sandbar.assert(p.stdout:read("l", { timeout = 5 })))
     end)
   end)
@@ -73,11 +74,12 @@ describe("processes", function()
         lines[#lines + 1] = line
       end
       assert.same({ "a", "b", "c" }, lines)
-      p = sandbar.assert(box:start("echo 1; sleep 0.1; echo 2 >&2; sleep 0.1; echo 3"))
+      p = sandbar.assert(box:start("echo 1; read go; echo 2 >&2; read go; echo 3", { stdin = "pipe" }))
       local seen, offsets = {}, {}
       for fd, data, offset in p:output() do
         seen[#seen + 1] = fd .. data
         offsets[#offsets + 1] = offset
+        p.stdin:write("\n")
       end
       assert.same({ "11\n", "22\n", "13\n" }, seen)
       assert.same({ 0, 0, 2 }, offsets)
@@ -86,22 +88,24 @@ describe("processes", function()
 
   it("loses nothing when an output loop is left early", function()
     with_box(function(box)
-      local p = sandbar.assert(box:start("echo first; sleep 0.3; echo second"))
+      local p = sandbar.assert(box:start("echo first; read go; echo second", { stdin = "pipe" }))
       local it = p:output()
       assert.same({ 1, "first\n", 0 }, { it:next() })
       assert.is_nil((p.stdout:read("l", { timeout = 0.05 })))
       it:close()
+      sandbar.assert(p.stdin:write("\n"))
       assert.equal("second", sandbar.assert(p.stdout:read("l", { timeout = 5 })))
     end)
   end)
 
   it("is Busy for a second reader, who may wait and signal", function()
     with_box(function(box)
-      local p = sandbar.assert(box:start("sleep 0.4; echo x"))
+      local p = sandbar.assert(box:start("read go; echo x", { stdin = "pipe" }))
       local results = sandbar.assert(sandbar.all {
         function() return sandbar.assert(p.stdout:read("l")) end,
         function()
           local _, err = p.stdout:read("l")
+          sandbar.assert(p.stdin:write("\n"))
           return err.kind
         end,
         function() return sandbar.assert(p:wait { output = true }).exit_code end,
@@ -159,9 +163,10 @@ describe("processes", function()
 
   it("waits with a timeout, several at once, and again after the end", function()
     with_box(function(box)
-      local p = sandbar.assert(box:start("sleep 0.3; exit 9"))
+      local p = sandbar.assert(box:start("read go; exit 9", { stdin = "pipe" }))
       local _, err = p:wait { timeout = 0.05 }
       assert.equal("Timeout", err.kind)
+      sandbar.assert(p.stdin:write("\n"))
       local codes = sandbar.assert(sandbar.all {
         function() return sandbar.assert(p:wait()).exit_code end,
         function() return sandbar.assert(p:wait()).exit_code end,

@@ -391,7 +391,7 @@ clean:
 	rm -rf build
 
 help:
-	@echo 'make [LUA=5.4|luajit|5.1|5.2|5.3]   build the C modules into build/<lua>/'
+	@echo 'make [all] [LUA=5.4|luajit|5.1|5.2|5.3]   build the C modules into build/<lua>/'
 	@echo 'make demo        install packages if needed, build, run examples/quickstart.lua'
 	@echo 'make check       install packages if needed, build, run every test and the linters (within 20 minutes)'
 	@echo '                 as root it also runs the specs as the system user sandbar-test, which it makes,'
@@ -406,4 +406,4 @@ help:
 	@echo 'make tsan        C tests under the thread sanitizer;  make valgrind: under valgrind'
 	@echo 'make fuzz        FUZZ_SECONDS=60: the targets in spec/fuzz'
 	@echo 'make docs        check the documentation;  make clean'
-	@echo 'spec/run FILE... runs single spec files (spec/run --help)'
+	@echo 'spec/run FILE... runs single spec files (spec/run --help), after make and make spec-programs'

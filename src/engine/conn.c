@@ -320,13 +320,13 @@ int sb_conn_call(struct sb_conn *conn, struct sb_call *call, unsigned char *msg,
     } else {
         head.req = req;
         memcpy(msg, &head, sizeof head);
+        /* Before: what comes of it may be shown by the I/O thread at once. */
+        sb_trace_message("send", conn->type->peer, &head, len, nfds, NULL);
         rc = send_or_queue(conn, msg, len, fds, nfds, err);
         if (rc < 0)
             slot_drop(conn, slot_find(conn, req));
     }
     pthread_mutex_unlock(&conn->lock);
-    if (rc >= 0)
-        sb_trace_message("send", conn->type->peer, &head, len, nfds, NULL);
     if (spilled >= 0)
         close(spilled);
     return rc;

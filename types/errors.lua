@@ -26,7 +26,7 @@
 ---| "AlreadyExists"
 ---| "Ambiguous" # two sandboxes answer to one id
 ---| "WrongOwner"
----| "NotRunning" # paused, gone or failed
+---| "NotRunning" # paused or failed; a sandbox that is gone is NotFound
 ---| "Busy" # somebody else holds it; try again
 ---| "StartFailed" # the command could not be started; see errno, code
 ---| "ExecTimedOut" # see result

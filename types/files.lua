@@ -15,7 +15,7 @@
 
 ---@class sandbar.FileOptions
 ---@field user? string acts with that user's rights (default: the sandbox's user)
----@field timeout? sandbar.Timeout
+---@field timeout? sandbar.Timeout (default: none)
 
 ---@class sandbar.WriteOptions: sandbar.FileOptions
 ---@field mode? string|integer "644"; integers are raw bits. Applied also to what is there; without it that keeps its own

@@ -5,10 +5,10 @@
 ---@field path? string (default "/"); absolute URLs are refused
 ---@field headers? table<string, sandbar.Value|sandbar.Value[]>|{ [1]: string, [2]: sandbar.Value }[] by name, or pairs in order
 ---@field body? sandbar.Value|(fun(): string?)|any the body, a source of its pieces (nil: the end) or a file
----@field max_body? integer bytes of a body that is not streamed
+---@field max_body? integer bytes of a body that is not streamed; a longer one is LimitExceeded (default 64 MiB)
 ---@field wait? sandbar.Duration how long to wait for somebody to listen (default 0)
 ---@field stream? boolean the body comes as something to read
----@field timeout? sandbar.Timeout
+---@field timeout? sandbar.Timeout (default: none)
 
 --- An array of { name, value } that is also indexed by name, whatever the case: headers["content-type"].
 --- `headers:all(name)` gives every value, `headers:each()` iterates in order with repeats.

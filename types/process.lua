@@ -17,7 +17,7 @@ local Process = {}
 ---@return fun(): (1|2)?, string?, integer?
 function Process:output(options) end
 
---- Returns on delivery.
+--- Returns on delivery. Of a process that has ended nothing is left to signal: count is 0.
 ---@param signal string|integer "TERM", "SIGTERM", 15
 ---@param options? { group?: boolean, timeout?: sandbar.Timeout } group: its whole process group
 ---@return { signal: string, count: integer }? delivered

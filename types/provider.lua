@@ -12,7 +12,7 @@
 ---@field labels? table<string, string>
 ---@field env? table<string, sandbar.Value> of every command in it
 ---@field user? string (default "user")
----@field cwd? string (default: the user's home)
+---@field cwd? string of commands; relative or ~: from the user's home (default: the home)
 ---@field network? "deny"|"allow"|table (default "deny"; others not in this version)
 ---@field limits? sandbar.Limits
 ---@field public_ports? boolean (default false; local: there is no public address)
@@ -37,7 +37,7 @@
 
 ---@class sandbar.Info
 ---@field id string
----@field provider_id string
+---@field provider_id string the provider's own name for it; the local engine has no other than id
 ---@field state "running"|"paused"|"gone"|"failed"
 ---@field kept? "memory"|"disk"|"unknown" what a pause kept
 ---@field labels table<string, string>
@@ -60,7 +60,7 @@
 ---@field labels? table<string, string> all must match
 ---@field state? string|string[]
 ---@field page_size? integer 1 to 1000 (default 100)
----@field timeout? sandbar.Timeout
+---@field timeout? sandbar.Timeout of list as a whole, of each step of each (default: none)
 
 --- What explain says of one clause of a spec.
 ---@class sandbar.Clause
@@ -68,6 +68,49 @@
 ---@field verdict "enforced"|"refused"
 ---@field kind? sandbar.ErrorKind of a refusal
 ---@field message? string
+
+--- What a provider can do. `tree_kill` is what a kill reaches: everything that a command started; what descends from it,
+--- but not a program that left by setsid and lost its parents; or its process group.
+---@class sandbar.Capabilities
+---@field tree_kill "exact"|"descendants"|"group"|false
+---@field signals "all"|string[]|false
+---@field workspace_coherent boolean files and commands see the same
+---@field filesystem_isolated boolean
+---@field process_isolated boolean
+---@field network_isolated boolean
+---@field egress_restricted boolean
+---@field privilege_isolated boolean
+---@field pause_memory boolean
+---@field pause_disk boolean
+---@field memory_survives_reboot boolean
+---@field survives_service_stop boolean
+---@field snapshot boolean
+---@field fork boolean
+---@field watch boolean
+---@field open_files boolean
+---@field append boolean
+---@field atomic_write boolean
+---@field xattrs boolean
+---@field signed_urls boolean
+---@field pty boolean
+---@field output_tail boolean
+---@field spool boolean
+---@field raw_ports boolean
+---@field websocket boolean
+---@field public_url boolean
+---@field setuid boolean
+---@field name_rules boolean
+---@field deny_over_allow boolean
+---@field inject_http boolean
+---@field inject_https boolean
+---@field udp boolean
+---@field limit_memory boolean
+---@field limit_cpu boolean
+---@field limit_processes boolean
+---@field limit_disk boolean
+---@field oom_reported boolean
+---@field release_after_exit boolean
+---@field measured? table<string, { value: any, evidence: string, at: number }> by name, with `measure`
 
 ---@class sandbar.Provider
 ---@field templates table build, list, delete
@@ -122,7 +165,7 @@ function Provider:destroy(id, options) end
 
 --- What this provider claims. A name that is absent is false.
 ---@param options? { measure?: sandbar.Sandbox, timeout?: sandbar.Timeout }
----@return table<string, any>? capabilities
+---@return sandbar.Capabilities? capabilities
 ---@return sandbar.Error? err
 function Provider:capabilities(options) end
 

@@ -5,7 +5,7 @@
 ---@alias sandbar.Command string|string[]|string[][]
 
 ---@class sandbar.CommandOptions
----@field cwd? string
+---@field cwd? string relative or ~: from the user's home (default: the sandbox's)
 ---@field env? table<string, sandbar.Value> merged over the sandbox's
 ---@field clean_env? boolean only `env` (default false)
 ---@field user? string "name", "1000" or "1000:1000" (default: the sandbox's)
@@ -14,7 +14,7 @@
 ---@field scope? sandbar.Scope what ends it (default: the sandbox handle's)
 ---@field tag? string
 ---@field time_limit? sandbar.Duration|false the process's own clock
----@field timeout? sandbar.Timeout
+---@field timeout? sandbar.Timeout of exec or start itself (default: none)
 
 ---@class sandbar.ExecOptions: sandbar.CommandOptions
 ---@field stdin? string|(fun(): string?, any)|any the input, a source of chunks (nil: the end; nil, err: failure) or a file
@@ -26,8 +26,8 @@
 
 ---@class sandbar.StartOptions: sandbar.CommandOptions
 ---@field stdin? "pipe"|string|(fun(): string?)|any absent: at its end
----@field stdout? "pipe"|"ignore"|"tail"
----@field stderr? "pipe"|"ignore"|"tail"|"stdout" "stdout" merges
+---@field stdout? "pipe"|"ignore"|"tail" "tail": the last 64 KiB are kept (default "pipe")
+---@field stderr? "pipe"|"ignore"|"tail"|"stdout" likewise; "stdout" merges
 ---@field detached? boolean goes on after the scope (default false)
 ---@field pty? { cols: integer, rows: integer } (not in this version: Unsupported)
 
@@ -43,6 +43,17 @@
 ---@field dropped integer bytes of both streams that were not kept
 ---@field duration number seconds
 
+--- What processes() says of one command.
+---@class sandbar.ProcessInfo
+---@field pid integer
+---@field tag? string
+---@field args string[] the argument vector; of a pipeline, those of all its stages in one list
+---@field cwd? string as it was given, absent when it was not
+---@field user string
+---@field detached boolean
+---@field running boolean
+---@field start_ns integer when it was started, in nanoseconds of the machine's monotonic clock
+
 --- What a reference must match, else NotFound.
 ---@class sandbar.Expect
 ---@field sandbox? string
@@ -52,7 +63,7 @@
 --- A handle to a sandbox. Its fields are last known values and never wait; info() refreshes them.
 ---@class sandbar.Sandbox
 ---@field id string
----@field provider_id string
+---@field provider_id string the provider's own name for it; the local engine has no other than id
 ---@field state "running"|"paused"|"gone"|"failed"
 ---@field kept? "memory"|"disk"|"unknown"
 ---@field labels table<string, string>
@@ -77,15 +88,17 @@ function Sandbox:exec(cmd, options) end
 ---@return sandbar.Error? err
 function Sandbox:start(cmd, options) end
 
---- A handle to a running or lately ended process; the process goes on when the handle closes.
----@param target integer|string|{ tag: string } its pid, a reference, or its tag
+--- A handle to a running or lately ended process; the process goes on when the handle closes. `from` is an offset in a
+--- spool: not in this version, Unsupported.
+---@param target integer|string|{ tag: string } its pid, a reference, or its tag (of several, the one started last)
 ---@param options? { expect?: sandbar.Expect, from?: integer, timeout?: sandbar.Timeout }
 ---@return sandbar.Process? process
 ---@return sandbar.Error? err NotFound
 function Sandbox:attach(target, options) end
 
+--- The commands of exec and start, the last one first: those that run and those that have ended lately.
 ---@param options? { timeout?: sandbar.Timeout }
----@return table[]? processes { pid, tag, args, cwd, user, detached, running }
+---@return sandbar.ProcessInfo[]? processes
 ---@return sandbar.Error? err
 function Sandbox:processes(options) end
 

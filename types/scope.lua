@@ -11,7 +11,7 @@
 ---@class sandbar.Scope
 local Scope = {}
 
---- A finalizer, called with the exit when the scope closes.
+--- A finalizer, called with the exit when the scope closes; at once where it has closed already.
 ---@param fn fun(exit: sandbar.Exit)
 ---@return any token for forget
 function Scope:defer(fn) end
@@ -35,6 +35,7 @@ function Scope:acquire(acquire, release) end
 function Scope:fork(options) end
 
 --- A task that lives no longer than the scope: closing cancels it and waits. A failure nobody waited for fails the scope.
+--- Of a closed scope the task is cancelled before it begins.
 ---@param fn function
 ---@return sandbar.Task
 function Scope:spawn(fn, ...) end

@@ -10,6 +10,7 @@
 
 #include "engine/conn.c"
 
+#include "engine/answer.c"
 #include "engine/box.c"
 #include "engine/exec.c"
 #include "engine/proc.c"

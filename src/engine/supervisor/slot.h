@@ -60,6 +60,10 @@ void sb_slot_settle(void); /* waits for its end */
 void sb_slot_drain(void);
 int sb_slot_pooled(void);
 void sb_slot_booted(const char *boot); /* the file behind a boot_id needs its name no more */
+int sb_slot_listen(int dir);           /* binds <dir>/sock */
+int sb_slot_note(int dir);             /* opens <dir>/birth, empty */
+
+/* ---- its directory and mounts: layers.c ---- */
 
 /* A used directory can be mounted again: removes what a volatile overlay marks its work with. */
 void sb_slot_clean_works(int dir);
@@ -68,7 +72,5 @@ int sb_slot_make_dirs(int dir, const struct sb_template *t, struct sb_failure *f
 int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
                    const struct sb_template *t, bool allow_setuid, struct sb_failure *f);
 void sb_layers_close(struct sb_layers *l);
-int sb_slot_listen(int dir); /* binds <dir>/sock */
-int sb_slot_note(int dir);   /* opens <dir>/birth, empty */
 
 #endif

@@ -75,7 +75,7 @@ static void a_reader_that_left_is_nobodys_trouble(void)
 static void a_slow_reader_is_told_what_it_missed(int last)
 {
     int pair[2];
-    char buf[65536], *whole = calloc(1, 8 << 20), *missed;
+    char buf[65536], *whole = calloc(1, 8 << 20), *missed = NULL;
     size_t len = 0, lines = 0;
     CHECK(whole != NULL && socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
     CHECK(sb_audit_open(pair[1], NULL) == 0);
@@ -91,9 +91,13 @@ static void a_slow_reader_is_told_what_it_missed(int last)
         memcpy(whole + len, buf, (size_t)n);
     for (char *at = whole; (at = strstr(at, "\"event\":\"test\"")) != NULL; at++)
         lines++;
-    missed = strstr(whole, "{\"event\":\"missed\",\"count\":");
+    /* Once, or more often: there is room again whenever the I/O thread gets its turn. */
+    for (char *at = whole; (at = strstr(at, "{\"event\":\"missed\",\"count\":")) != NULL; at++) {
+        missed = at;
+        lines += strtoul(at + 26, NULL, 10);
+    }
     CHECK(missed != NULL);
-    CHECK(lines + strtoul(missed + 26, NULL, 10) == 60000 + (size_t)last);
+    CHECK(lines == 60000 + (size_t)last);
     CHECK((strstr(missed, "\"n\":-7") != NULL) == last);
     close(pair[0]);
     free(whole);

@@ -194,7 +194,7 @@ describe("faults of files", function()
             half_way = true
             sandbar.sleep(30)
           end
-          return ("x"):rep(1048576)
+          return ("x"):rep(262144)
         end)
       end))
       assert.is_truthy(helper.eventually(function()

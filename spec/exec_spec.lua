@@ -229,10 +229,11 @@ describe("box:exec", function()
   it("calls on_output as output arrives, in the calling coroutine", function()
     with_box(function(box)
       local got, fds = {}, {}
-      local r = sandbar.assert(box:exec("echo a; sleep 0.1; echo b >&2; sleep 0.1; echo c", {
+      local line = "heard() { until [ -e $1 ]; do sleep 0.01; done; }; echo a; heard 1; echo b >&2; heard 2; echo c"
+      local r = sandbar.assert(box:exec(line, {
         on_output = function(data, fd)
           got[#got + 1], fds[fd] = data, true
-          sandbar.sleep(0.001)
+          sandbar.assert(box.files:write(tostring(#got), ""))
         end,
       }))
       assert.equal("a\nb\nc\n", table.concat(got))

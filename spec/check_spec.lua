@@ -49,6 +49,10 @@ describe("check.options", function()
       message(exec, "ls", { timout = 1, id = "a" }))
   end)
 
+  it("names no other key for one that is not near any", function()
+    assert.equal("bad argument #2 to 'exec' (unknown option 'xyz')", message(exec, "ls", { xyz = "/", id = "a" }))
+  end)
+
   it("names an element that is no option at all", function()
     assert.equal("bad argument #2 to 'exec' (unknown option [1])", message(exec, "ls", { "x", id = "a" }))
   end)
@@ -86,7 +90,8 @@ describe("check.options", function()
     local secret = core.secret("hush-hush")
     assert.equal(secret, exec("ls", { key = secret, id = "a" }).key)
     assert.equal("x", exec("ls", { key = "x", id = "a" }).key)
-    assert.equal("bad argument #2 to 'exec' (option 'cwd': string expected, got secret)",
+    assert.equal("bad argument #2 to 'exec' (option 'cwd': string expected, got secret, which goes only into env, headers and "
+      .. "bodies of requests)",
       message(exec, "ls", { cwd = secret, id = "a" }))
   end)
 

@@ -74,13 +74,13 @@ function sandbar.config(opts)
   if opts.drain ~= nil then
     drain, err = duration.parse(opts.drain, "drain")
     if not drain then
-      return nil, err
+      return nil, errors.from(err, "config")
     end
   end
   if opts.close_timeout ~= nil then
     close_timeout, err = duration.positive(opts.close_timeout, "close_timeout")
     if not close_timeout then
-      return nil, err
+      return nil, errors.from(err, "config")
     end
   end
   if opts.host ~= nil then

@@ -68,6 +68,10 @@ local function find(to, target, expect, deadline)
     end
   end
   local r, err = to:call("attach", "attach", link.left(deadline), fields)
+  if not r and err.kind == "NotFound" and not err.id and not ref then -- with an id it is about the sandbox
+    local which = fields.tag and ("the tag %q"):format(fields.tag) or ("pid %d"):format(fields.pid)
+    return fail("NotFound", ("there is no process with %s in sandbox %s"):format(which, to.id))
+  end
   if not r then
     return nil, err
   end

@@ -85,10 +85,13 @@ local function type_name(v)
     return "nil"
   end
   if core.is_secret(v) then
-    return "secret"
+    return "secret, which goes only into env, headers and bodies of requests"
   end
   return type(v)
 end
+
+--- What a message says was given instead of what was expected.
+check.type_name = type_name
 
 --- Can it be read like a file of Lua's?
 check.readable = is.readable
@@ -128,13 +131,15 @@ local function distance(a, b)
   return last[#b]
 end
 
---- The key of `known` (a table of keys) that is spelt most like `name`, or nil if there is none.
+--- The key of `known` (a table of keys) that is spelt most like `name`, or nil if none is near: a third of its letters
+--- may be others, one always.
 function check.nearest(name, known)
   local best, best_distance
+  local most = math.max(1, math.floor(#name / 3))
   for key in pairs(known) do
     if type(key) == "string" then
       local d = distance(name, key)
-      if not best or d < best_distance or (d == best_distance and key < best) then
+      if d <= most and (not best or d < best_distance or (d == best_distance and key < best)) then
         best, best_distance = key, d
       end
     end

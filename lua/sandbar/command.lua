@@ -85,7 +85,7 @@ local function check_arguments(fname, argv)
   for i, arg in ipairs(argv) do
     local kind = type(arg)
     if kind ~= "string" and kind ~= "number" then
-      check.fail(fname, 1, ("element %d: string expected, got %s"):format(i, kind), 3)
+      check.fail(fname, 1, ("element %d: string expected, got %s"):format(i, check.type_name(arg)), 3)
     end
   end
 end
@@ -175,8 +175,8 @@ function command.source(stdin, fname)
       return stdin:read(65536)
     end, nil
   end
-  error(("bad option 'stdin' to '%s' (\"pipe\", string, function or file expected, got %s)"):format(
-    fname, kind), 3)
+  error(("bad option 'stdin' to '%s' (%sstring, function or file expected, got %s)"):format(
+    fname, fname == "start" and "\"pipe\", " or "", check.type_name(stdin)), 3)
 end
 
 -- A positive time in ms; nil for false and nothing.

@@ -265,7 +265,7 @@ function http.request(port, request, timeout, opname)
     local unfit
     limit, unfit = duration.timeout(timeout)
     if unfit then
-      return nil, unfit
+      return nil, errors.from(unfit, opname)
     end
   end
   if not ok then
@@ -274,7 +274,7 @@ function http.request(port, request, timeout, opname)
   local deadline = link.deadline(limit)
   local op, upload = http.fetch(port, request)
   if not op then
-    return nil, upload
+    return nil, errors.from(upload, opname)
   end
   if upload then
     ok, err = feed(upload, request.body, deadline, opname)

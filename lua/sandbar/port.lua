@@ -212,7 +212,7 @@ function methods:websocket(path)
   state_of(self)
   return nil, errors.new {
     kind = "Unsupported", op = "websocket", clause = "websocket",
-    message = "websocket: not there yet; connect() carries raw bytes, upstream() whole connections",
+    message = "not there yet; connect() carries raw bytes, upstream() whole connections",
   }
 end
 

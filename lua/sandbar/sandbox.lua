@@ -114,7 +114,7 @@ function methods:port(number)
   if number < 1 or number > 65535 or number % 1 ~= 0 then
     return nil, errors.new {
       kind = "InvalidArgument", op = "port",
-      message = ("port: %s is not between 1 and 65535"):format(tostring(number)),
+      message = ("%s is not between 1 and 65535"):format(tostring(number)),
     }
   end
   return port.new(state._link, number)

@@ -173,11 +173,12 @@ end
 -- asks again: the other reader may be gone by now.
 local function ready(state, timeout)
   if state._closed then
-    return nil, errors.new { kind = "Closed", message = ("%s is closed"):format(state._name) }
+    return nil, errors.new { kind = "Closed", op = "read", message = ("%s is closed"):format(state._name) }
   end
   if state._mode == "ignore" then
     return nil, errors.new {
       kind = "InvalidArgument",
+      op = "read",
       message = ("%s of this process is not read: it was started with \"ignore\""):format(
         state._name),
     }

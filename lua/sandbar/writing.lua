@@ -198,7 +198,7 @@ local function check_source(fname, index, data, level)
   if readable(data) then
     return
   end
-  check.fail(fname, index, ("string, function or file expected, got %s"):format(type(data)), level + 1)
+  check.fail(fname, index, ("string, function or file expected, got %s"):format(check.type_name(data)), level + 1)
 end
 
 function methods:write(path, data, opts)

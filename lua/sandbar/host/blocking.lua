@@ -15,7 +15,7 @@ local waits = scheduler.waits
 local FOREIGN = "this coroutine was started inside a task by something that does not pass waits on; "
   .. "run it with sandbar.wrap or sandbar.resume"
 local STEPPING = "sandbar.step drives this program and must not block; wait inside sandbar.spawn(fn), "
-  .. "or give timeout = 0"
+  .. "or give timeout = 0 to a call that can do without waiting"
 local UNYIELDABLE = "a wait cannot leave the function it is inside of (a callback of a C function, or a "
   .. "coroutine that is being closed); do the waiting outside of it"
 local NEVER = "nothing is left that could end this wait: no operation is under way, no task can go on"

@@ -144,7 +144,8 @@ clause("auto_resume", function(s)
     return nil
   end
   if s.on_expiry ~= "pause" then
-    return invalid("auto_resume", "auto_resume needs on_expiry = \"pause\" said explicitly")
+    return invalid("auto_resume",
+      "auto_resume: it needs on_expiry = \"pause\", which keeps memory: the local engine cannot do that yet")
   end
   return unsupported("auto_resume", "auto_resume: the local engine cannot pause with memory yet")
 end)
@@ -163,10 +164,11 @@ local LIMIT_FIELDS = {
   max_output = "limit_output",
   max_env = "limit_env",
 }
+local LIMIT_LEAST = { processes = 2 } -- pid 1 is one
 local LIMIT_MOST = { max_output = 2 ^ 31 }
 
-local function is_whole(value, most)
-  return value >= 1 and value % 1 == 0 and value <= most
+local function is_whole(value, least, most)
+  return value >= least and value % 1 == 0 and value <= most
 end
 
 for _, name in ipairs {
@@ -185,9 +187,9 @@ for _, name in ipairs {
       end
       return unsupported(said, said .. ": the local engine cannot enforce it yet")
     end
-    local most = LIMIT_MOST[name] or 2 ^ 53
-    if not is_whole(value, most) then
-      return invalid(said, ("%s: a whole number from 1 to %.0f is needed"):format(said, most))
+    local least, most = LIMIT_LEAST[name] or 1, LIMIT_MOST[name] or 2 ^ 53
+    if not is_whole(value, least, most) then
+      return invalid(said, ("%s: a whole number from %d to %.0f is needed"):format(said, least, most))
     end
     f[field] = value
     return ("%d"):format(value)

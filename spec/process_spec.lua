@@ -155,9 +155,43 @@ describe("processes", function()
       local r = sandbar.assert(p:kill { signal = "TERM", grace = 0.2 })
       assert.equal("SIGKILL", r.signal)
       assert.is_false(p:running())
-      -- The one that left both session and parent is found by its group of control only.
+      assert.equal(0, inside.count(box, "sleep 345"))
+    end)
+  end)
+
+  local function sleeping(box, seconds)
+    local n = 0
+    for _, line in ipairs(inside.commands(box)) do
+      n = n + (line:match("^sleep (%d+) ?$") == seconds and 1 or 0)
+    end
+    return n
+  end
+
+  it("kills what left session and parents, also by a time limit, and nothing of another command", function()
+    with_box(function(box)
+      local ways = {
+        function(p) return p:kill {} end,
+        function(p) return p:kill { grace = 0.2, signal = "INT" } end,
+        function(p) return p:kill { signal = "KILL" } end,
+      }
+      local other = sandbar.assert(box:start("(setsid sleep 347 &); echo up; sleep 347"))
+      assert.equal("up", other.stdout:read("l"))
+      for _, kill in ipairs(ways) do
+        local p = sandbar.assert(box:start("(setsid sh -c '(setsid sleep 346 &); sleep 346' &); echo up; sleep 346"))
+        assert.equal("up", p.stdout:read("l"))
+        assert.is_truthy(helper.eventually(function() return sleeping(box, "346") == 3 end))
+        sandbar.assert(kill(p))
+        assert.equal(0, sleeping(box, "346"))
+      end
+      local _, err = box:exec("(setsid sleep 346 &); sleep 346", { timeout = 0.5 })
+      assert.equal("ExecTimedOut", err.kind)
+      assert.equal(0, sleeping(box, "346"))
+      assert.equal(2, sleeping(box, "347"))
+      -- An ordinary user's engine knows it by a limit that is inherited and can only be lowered.
       local exact = sandbar.assert(sandboxes:capabilities()).tree_kill == "exact"
-      assert.is_true(inside.count(box, "sleep 345") <= (exact and 0 or 1))
+      local _, late = box:exec("bash -c 'ulimit -R 1000; (setsid sleep 346 &); :'; sleep 346", { timeout = 0.5 })
+      assert.equal("ExecTimedOut", late.kind)
+      assert.equal(exact and 0 or 1, sleeping(box, "346"))
     end)
   end)
 

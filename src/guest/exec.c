@@ -453,6 +453,7 @@ void exec_request(struct request *r)
         l->err = w->err == SB_IO_MERGE ? out[1] : err[1];
         start.p->leaf = leaf_take();
         l->leaf = &start.p->leaf;
+        l->mark = start.p->mark = start.p->leaf.procs < 0 ? tree_mark() : 0;
         start.p->start_ns = sys_clock_ns(CLOCK_BOOTTIME);
         begun = stages_begin(out[1]);
     }

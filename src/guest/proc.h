@@ -37,6 +37,7 @@ struct proc {
     int detached, running, limited, hidden;
     struct leaf leaf; /* given back once empty */
     int leafed;       /* had one: its tree is what was in it */
+    uint64_t mark;    /* what tells its tree without one; 0: there is one */
     int stdin_fd;     /* kept for detached ones only, else -1 */
     struct stream out[2];
     struct waiter *waiters;
@@ -92,6 +93,8 @@ unsigned stream_tail(const struct stream *s, struct sys_iov piece[2]);
 void stream_forget_tail(struct stream *s);
 
 /* tree.c */
+/* Marks the processes of one command. */
+uint64_t tree_mark(void);
 struct leaf leaf_take(void);
 int leaf_fresh(const struct leaf *leaf); /* a command can be started in it */
 /* Back into the stock when it is empty. */

@@ -139,11 +139,13 @@ static void child(void *arg)
     struct account a;
     char room[sizeof a.home + 2 * sizeof a.name + sizeof a.shell + sizeof DEFAULT_PATH + 64];
     char *at = room, **end = l->env + l->nenv;
-    uint64_t none = 0;
+    uint64_t none = 0, marks[2] = {l->mark, l->mark};
     long r;
 
     if (!l->inside && l->leaf->procs >= 0 && sys_write(l->leaf->procs, "0", 1) < 0)
         fail(l, STEP_CGROUP, -EIO);
+    if (l->mark != 0)
+        SYS4(__NR_prlimit64, 0, 15 /* RLIMIT_RTTIME */, marks, NULL);
     SYS0(__NR_setsid);
     SYS4(__NR_rt_sigprocmask, 2, &none, 0, sizeof none);
     r = users_find(l->user, &a, (char *)guest.out);

@@ -3,6 +3,7 @@
 #define GUEST_SPAWN_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct leaf;
 
@@ -27,6 +28,7 @@ struct launch {
     int in, out, err;        /* -1: as ours, which is /dev/null */
     const struct leaf *leaf; /* where it belongs; may be none */
     int inside;              /* it is there from its first moment on */
+    uint64_t mark;           /* without a leaf: see tree.c */
     /* what went wrong, by the child */
     enum spawn_step step;
     int error;

@@ -1,4 +1,9 @@
-/* All processes of one command: by its leaf group, else by a walk over its descendants. */
+/* All processes of one command: by its leaf group, else by a walk over /proc.
+ *
+ * Without groups a process that called setsid() and whose parents are gone has nothing left that says whose it is.
+ * So each command starts with a number of its own as the hard limit of its real-time CPU time (RLIMIT_RTTIME, which
+ * limits nothing in here, where nobody may become a real-time process). It is inherited, and can be lowered but
+ * never raised: who gives up his mark does so knowingly, and is still caught by descent or session. */
 #include "mem.h"
 #include "proc.h"
 #include "str.h"
@@ -124,6 +129,7 @@ static uint64_t leaf_signal(const struct leaf *leaf, int sig)
 
 /* A process as /proc shows it. */
 struct entry {
+    uint64_t mark;
     int pid, parent, group, session;
     int in; /* belongs to the tree */
     char state;
@@ -156,10 +162,51 @@ static int stat_parse(const char *s, size_t len, struct entry *e)
     return 1;
 }
 
+uint64_t tree_mark(void)
+{
+    static uint64_t marks;
+    return ((uint64_t)1 << 62) + ++marks;
+}
+
+/* "Max realtime timeout  soft  hard  us": the hard one, 0 where it is none of our marks. */
+static uint64_t mark_parse(const char *s, size_t len)
+{
+    static const char name[] = "Max realtime timeout";
+    const char *end = s + len, *word = NULL;
+    uint64_t mark = 0;
+    while (s < end && ((size_t)(end - s) < sizeof name || memcmp(s, name, sizeof name - 1) != 0)) {
+        const char *line = str_find(s, (size_t)(end - s), '\n');
+        s = line != NULL ? line + 1 : end;
+    }
+    if (s == end)
+        return 0;
+    s += sizeof name - 1;
+    for (int i = 0; i < 2; i++) {
+        while (s < end && *s == ' ')
+            s++;
+        word = s;
+        while (s < end && *s != ' ')
+            s++;
+    }
+    return str_number(word, (size_t)(s - word), UINT64_MAX, &mark) ? mark : 0;
+}
+
+/* A small file under /proc: how much of it was read. */
+static size_t text_read(int dir, const char *path, char *text, size_t cap)
+{
+    int fd = sys_openat(dir, path, O_RDONLY, 0);
+    long n = -1;
+    if (fd >= 0) {
+        n = sys_read(fd, text, cap);
+        sys_close(fd);
+    }
+    return n > 0 ? (size_t)n : 0;
+}
+
 static int table_read(struct table *t)
 {
     static char dents[4096];
-    char path[32], text[512];
+    char path[32], text[2048];
     int dir = sys_openat(AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY, 0);
     size_t room = 0;
     long got;
@@ -171,20 +218,16 @@ static int table_read(struct table *t)
         struct sys_dirent *d;
         for (long at = 0; at < got; at += d->reclen) {
             uint64_t pid;
-            size_t len;
-            long n;
-            int fd;
+            size_t len, n;
             d = (struct sys_dirent *)(dents + at);
             len = strlen(d->name);
             if (!str_number(d->name, len, 1 << 30, &pid) || pid <= 1)
                 continue;
             memcpy(path, d->name, len);
             memcpy(path + len, "/stat", 6);
-            fd = sys_openat(dir, path, O_RDONLY, 0);
-            if (fd < 0)
+            n = text_read(dir, path, text, sizeof text);
+            if (n == 0)
                 continue;
-            n = sys_read(fd, text, sizeof text);
-            sys_close(fd);
             if (t->n == room) {
                 struct entry *more =
                     mem_grow(t->at, t->n * sizeof *t->at, (room + 64) * 2 * sizeof *more);
@@ -195,8 +238,11 @@ static int table_read(struct table *t)
             }
             t->at[t->n].pid = (int)pid;
             t->at[t->n].in = 0;
-            if (n > 0 && stat_parse(text, (size_t)n, &t->at[t->n]))
-                t->n++;
+            if (!stat_parse(text, n, &t->at[t->n]))
+                continue;
+            memcpy(path + len, "/limits", 8);
+            n = text_read(dir, path, text, sizeof text);
+            t->at[t->n++].mark = mark_parse(text, n);
         }
     }
     sys_close(dir);
@@ -213,8 +259,8 @@ static int is_stage(const struct proc *p, int pid)
     return 0;
 }
 
-/* Marks the tree in a fresh table: the stages, what descends from them, and what is still in their
- * sessions after its parent has gone. */
+/* Marks the tree in a fresh table: the stages, what descends from them, what is still in their sessions after its
+ * parent has gone, and what bears the command's mark. */
 static size_t table_mark(struct table *t, const struct proc *p)
 {
     size_t found = 0, before;
@@ -223,6 +269,7 @@ static size_t table_mark(struct table *t, const struct proc *p)
         for (size_t i = 0; i < t->n; i++) {
             struct entry *e = &t->at[i];
             int in = is_stage(p, e->session) || is_stage(p, e->group);
+            in = in || (p->mark != 0 && e->mark == p->mark);
             for (size_t j = 0; !in && e->parent > 1 && j < t->n; j++)
                 in = t->at[j].in && t->at[j].pid == e->parent;
             if (in && !e->in) {

@@ -11,6 +11,8 @@
 
 /* A queue that fills is given room for the mark and for the piece that goes beyond it. */
 #define BUFFER (SB_BODY_HIGH + 65536u)
+/* So little left of it is moved to its beginning at once: waiting makes it more. */
+#define LITTLE 16384u
 
 /* Shared by the object Lua holds and the transfer. */
 struct sb_queue {
@@ -19,8 +21,10 @@ struct sb_queue {
     /* under the lock: the bytes are buf[off .. off+len) */
     unsigned char *buf;
     size_t off, len, cap;
-    size_t scanned; /* of len: known to hold no newline */
-    size_t wanted;  /* what the waiting reader needs to go on, above the high mark if need be */
+    int lent;           /* what the reader looks at lies in buf, or ... */
+    unsigned char *old; /* ... here, since buf had to be replaced meanwhile */
+    size_t scanned;     /* of len: known to hold no newline */
+    size_t wanted;      /* what the waiting reader needs to go on, above the high mark if need be */
     int ended, gone, full;
     struct sb_error error;
     struct sb_op *waiting; /* holds a reference of the queue */
@@ -49,7 +53,25 @@ static void unref(void *arg)
         return;
     pthread_mutex_destroy(&queue->lock);
     free(queue->buf);
+    free(queue->old);
     free(queue);
+}
+
+/* Lock held. The buffer may be neither moved nor freed. */
+static int pinned(const struct sb_queue *queue)
+{
+    return queue->lent && queue->old == NULL;
+}
+
+/* Lock held. Nothing in it is wanted any more. */
+static void drop_buffer(struct sb_queue *queue)
+{
+    if (pinned(queue))
+        queue->old = queue->buf;
+    else
+        free(queue->buf);
+    queue->buf = NULL;
+    queue->off = queue->len = queue->cap = 0;
 }
 
 /* Most of the buffer is asked for: it is given away, and what stays behind is copied. */
@@ -76,19 +98,30 @@ static int copy_out(struct sb_queue *queue, size_t n, size_t rest, struct sb_res
         return -1;
     memcpy(result->bytes, queue->buf + queue->off, n);
     queue->off += n;
-    if (rest == 0) {
-        free(queue->buf);
-        queue->buf = NULL;
-        queue->off = queue->cap = 0;
-    }
+    if (rest == 0)
+        drop_buffer(queue);
     return 0;
 }
 
-/* Lock held. Moves `n` of the bytes into the result. */
-static void consume(struct sb_queue *queue, size_t n, struct sb_result *result)
+/* Lock held. Moves `n` of the bytes into the result, or lends them: where they lie goes to *lent, and
+ * their number into the result. */
+static void consume(struct sb_queue *queue, size_t n, struct sb_result *result, const void **lent)
 {
     size_t rest = queue->len - n;
-    int most = n > 0 && queue->off == 0 && n >= queue->cap / 2 && n >= rest;
+    if (lent != NULL && n == 0) {
+        *lent = "";
+        return;
+    }
+    if (lent != NULL && !queue->lent) {
+        *lent = queue->buf + queue->off;
+        queue->lent = 1;
+        queue->off += n;
+        queue->len = rest;
+        queue->scanned = 0;
+        result->bytes_len = n;
+        return;
+    }
+    int most = n > 0 && queue->off == 0 && n >= queue->cap / 2 && n >= rest && !pinned(queue);
     int rc = most ? give_away(queue, n, rest, result) : copy_out(queue, n, rest, result);
     if (rc < 0) {
         sb_fail_errno(&result->error, ENOMEM, "memory", "out of memory");
@@ -100,7 +133,8 @@ static void consume(struct sb_queue *queue, size_t n, struct sb_result *result)
 }
 
 /* Lock held. Answers a read from what is there: 1, or 0 when it has to wait. */
-static int take(struct sb_queue *queue, enum sb_read_mode mode, size_t n, struct sb_result *result)
+static int take(struct sb_queue *queue, enum sb_read_mode mode, size_t n, struct sb_result *result,
+                const void **lent)
 {
     size_t have = queue->len;
     if (queue->gone) {
@@ -110,13 +144,13 @@ static int take(struct sb_queue *queue, enum sb_read_mode mode, size_t n, struct
     switch (mode) {
     case SB_READ_SOME:
         if (have > 0) {
-            consume(queue, have < n ? have : n, result);
+            consume(queue, have < n ? have : n, result, lent);
             return 1;
         }
         break;
     case SB_READ_EXACT:
         if (have >= n) {
-            consume(queue, n, result);
+            consume(queue, n, result, lent);
             return 1;
         }
         break;
@@ -125,7 +159,7 @@ static int take(struct sb_queue *queue, enum sb_read_mode mode, size_t n, struct
         const unsigned char *base = queue->buf + queue->off;
         const unsigned char *at = to > from ? memchr(base + from, '\n', to - from) : NULL;
         if (at != NULL) {
-            consume(queue, (size_t)(at - base) + 1, result);
+            consume(queue, (size_t)(at - base) + 1, result, lent);
             return 1;
         }
         queue->scanned = to;
@@ -144,7 +178,7 @@ static int take(struct sb_queue *queue, enum sb_read_mode mode, size_t n, struct
     if (queue->error.kind != SB_OK)
         result->error = queue->error;
     else if (have > 0)
-        consume(queue, have, result);
+        consume(queue, have, result, lent);
     return 1;
 }
 
@@ -180,7 +214,7 @@ static void serve(struct sb_queue *queue)
     pthread_mutex_lock(&queue->lock);
     if (queue->waiting != NULL) {
         struct sb_result *result = sb_op_result(queue->waiting);
-        if (take(queue, queue->mode, queue->n, result)) {
+        if (take(queue, queue->mode, queue->n, result, NULL)) {
             op = queue->waiting;
             queue->waiting = NULL;
             queue->wanted = 0;
@@ -254,7 +288,7 @@ struct sb_op *sb_body_read(struct sb_body *body, struct sb_mailbox *mailbox, enu
 }
 
 int sb_body_try_read(struct sb_body *body, enum sb_read_mode mode, size_t n,
-                     struct sb_result *result)
+                     struct sb_result *result, const void **lent)
 {
     struct sb_queue *queue = body->queue;
     if (body->object.generation != sb_generation()) {
@@ -266,12 +300,33 @@ int sb_body_try_read(struct sb_body *body, enum sb_read_mode mode, size_t n,
     if (queue->waiting != NULL)
         sb_fail(&result->error, SB_ERR_BUSY, "somebody else is reading the body");
     else
-        done = take(queue, mode, n, result);
+        done = take(queue, mode, n, result, lent);
     int wake = thirsty(queue);
     pthread_mutex_unlock(&queue->lock);
     if (wake)
         post_wake(queue);
     return done;
+}
+
+void sb_body_give_back(struct sb_body *body)
+{
+    struct sb_queue *queue = body->queue;
+    pthread_mutex_lock(&queue->lock);
+    unsigned char *old = queue->old;
+    queue->old = NULL;
+    queue->lent = 0;
+    if (queue->len == 0)
+        drop_buffer(queue);
+    pthread_mutex_unlock(&queue->lock);
+    free(old);
+}
+
+int sb_body_has_lent(struct sb_body *body)
+{
+    pthread_mutex_lock(&body->queue->lock);
+    int lent = body->queue->lent;
+    pthread_mutex_unlock(&body->queue->lock);
+    return lent;
 }
 
 static void on_gone(void *arg)
@@ -289,9 +344,7 @@ void sb_body_close(struct sb_body *body)
     pthread_mutex_lock(&queue->lock);
     int first = !queue->gone;
     queue->gone = 1;
-    free(queue->buf);
-    queue->buf = NULL;
-    queue->off = queue->len = queue->cap = 0;
+    drop_buffer(queue);
     pthread_mutex_unlock(&queue->lock);
     if (first && sb_loop_post(on_gone, ref(queue), NULL) < 0)
         unref(queue);
@@ -357,21 +410,30 @@ int sb_queue_gone(struct sb_queue *queue)
 /* Lock held. Room for `len` more bytes behind what is there. */
 static int reserve(struct sb_queue *queue, size_t len)
 {
-    if (queue->cap - queue->off - queue->len >= len)
+    int stay = pinned(queue);
+    int early = queue->off > 0 && queue->len <= queue->off && queue->len <= LITTLE;
+    if (queue->cap - queue->off - queue->len >= len && (stay || !early))
         return 0;
-    if (queue->off > 0 && queue->len > 0)
-        memmove(queue->buf, queue->buf + queue->off, queue->len);
-    queue->off = 0;
-    if (queue->cap - queue->len >= len)
-        return 0;
+    if (queue->off > 0 && !stay) {
+        if (queue->len > 0)
+            memmove(queue->buf, queue->buf + queue->off, queue->len);
+        queue->off = 0;
+        if (queue->cap - queue->len >= len)
+            return 0;
+    }
     size_t cap = queue->cap < 4096 ? 4096 : queue->cap;
     if (queue->len + len > BUFFER / 8 && queue->len + len <= BUFFER)
         cap = BUFFER;
     while (cap - queue->len < len)
         cap *= 2;
-    unsigned char *buf = realloc(queue->buf, cap);
+    unsigned char *buf = stay ? malloc(cap) : realloc(queue->buf, cap);
     if (buf == NULL)
         return -1;
+    if (stay) {
+        memcpy(buf, queue->buf + queue->off, queue->len);
+        queue->old = queue->buf;
+        queue->off = 0;
+    }
     queue->buf = buf;
     queue->cap = cap;
     return 0;

@@ -19,8 +19,13 @@ extern const struct sb_object_type sb_body_type;
 /* The reader's side: any thread. Dropping the last reference of the object closes it. */
 struct sb_op *sb_body_read(struct sb_body *body, struct sb_mailbox *mailbox, enum sb_read_mode mode,
                            size_t n);
+/* 0: it would have to wait. `lent` not NULL: instead of a copy in the result, its bytes_len bytes may be
+ * lent from the queue. They stay at *lent until they are given back; those who never do only cost
+ * memory: meanwhile nothing else is lent. */
 int sb_body_try_read(struct sb_body *body, enum sb_read_mode mode, size_t n,
-                     struct sb_result *result);
+                     struct sb_result *result, const void **lent);
+void sb_body_give_back(struct sb_body *body);
+int sb_body_has_lent(struct sb_body *body);
 void sb_body_close(struct sb_body *body); /* the transfer is given up; idempotent */
 int sb_body_at_end(struct sb_body *body);
 

@@ -303,16 +303,20 @@ static int body_read(lua_State *L)
     return sb_lua_op_made(L, op);
 }
 
-/* true, data | true, nil (the end) | true, nil, e | false (would wait) */
+/* true, data | true, nil (the end) | true, nil, e | false (would wait). Lua copies what it can right out of
+ * the queue; what has been lent already was so to a call that a finalizer interrupts, or that ran out
+ * of memory. */
 static int body_try_read(lua_State *L)
 {
     struct sb_body *body = sb_lua_check_object(L, 1, &sb_body_type);
     enum sb_read_mode mode = check_mode(L, 2);
     size_t n = check_count(L, 3);
-    void **held = sb_lua_new_scratch(L);
+    void **held = sb_body_has_lent(body) ? sb_lua_new_scratch(L) : NULL;
+    const void *lent = NULL;
     struct sb_result result = {.fd = -1};
-    int done = sb_body_try_read(body, mode, n, &result);
-    *held = result.bytes;
+    int done = sb_body_try_read(body, mode, n, &result, held == NULL ? &lent : NULL);
+    if (held != NULL)
+        *held = result.bytes;
     lua_pushboolean(L, done);
     if (!done)
         return 1;
@@ -321,12 +325,16 @@ static int body_try_read(lua_State *L)
         sb_lua_push_error(L, &result.error);
         return 3;
     }
-    if (result.bytes != NULL)
-        lua_pushlstring(L, (const char *)result.bytes, result.bytes_len);
-    else
+    if (lent != NULL) {
+        lua_pushlstring(L, lent, result.bytes_len);
+        sb_body_give_back(body);
+    } else if (held != NULL && *held != NULL) {
+        lua_pushlstring(L, *held, result.bytes_len);
+        free(*held);
+        *held = NULL;
+    } else {
         lua_pushnil(L);
-    free(*held);
-    *held = NULL;
+    }
     return 2;
 }
 

@@ -69,8 +69,8 @@
 ---@field kind? sandbar.ErrorKind of a refusal
 ---@field message? string
 
---- What a provider can do. `tree_kill` is what a kill reaches: everything that a command started; what descends from it,
---- but not a program that left by setsid and lost its parents; or its process group.
+--- What a provider can do. `tree_kill` is what a kill reaches: everything that a command started; the same, but for what
+--- hides on purpose from being known as its descendant; or its process group.
 ---@class sandbar.Capabilities
 ---@field tree_kill "exact"|"descendants"|"group"|false
 ---@field signals "all"|string[]|false

@@ -220,10 +220,18 @@ end, function(r)
   return r.fields == nil or r.fields.created ~= 0
 end)
 
-simple("remove", OP.REMOVE, { recursive = "boolean" }, function(fields, opts)
+local remove = simple("remove", OP.REMOVE, { recursive = "boolean" }, function(fields, opts)
   fields.recursive = flag(opts.recursive)
   return true
 end, done)
+
+function methods:remove(path, opts)
+  local ok, err = remove(self, path, opts, "remove", 2)
+  if err and err.code == "ENOTEMPTY" and not (opts and opts.recursive) then
+    err.message = err.message .. "; recursive = true removes what is in it as well"
+  end
+  return ok, err
+end
 
 simple("readlink", OP.READLINK, {}, nil, function(r)
   return r.fields.target

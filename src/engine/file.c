@@ -149,7 +149,10 @@ static size_t write_at(int fd, const unsigned char *from, size_t n, uint64_t off
 
 static void fail_write(struct sb_error *err, int sys, size_t done, size_t len)
 {
-    sb_fail_errno(err, sys, "write", "after %zu of %zu bytes", done, len);
+    if (sys == EBADF)
+        sb_fail_errno(err, sys, "write", "the file was not opened for writing");
+    else
+        sb_fail_errno(err, sys, "write", "after %zu of %zu bytes", done, len);
 }
 
 /* ---- operations on one file ---- */
@@ -199,7 +202,8 @@ static void cancelled(struct sb_op *op, void *owner)
 
 static void fail_read(struct sb_error *err, int sys)
 {
-    sb_fail_errno(err, sys, "read", "the file cannot be read");
+    sb_fail_errno(err, sys, "read", "the file %s",
+                  sys == EBADF ? "was not opened for reading" : "cannot be read");
 }
 
 /* A read that got somewhere is none that failed: the next one will tell. */

@@ -210,15 +210,16 @@ static void close_fd(int *fd)
 }
 
 /* "what: why", in one line whatever `what` holds. */
-static const char *sentence(const char *what, const char *why)
+static const char *sentence(const char *option, const char *what, const char *why)
 {
     static char text[400];
-    size_t n = 0;
-    while (what[n] != '\0' && n < sizeof text - 100) {
-        text[n] = (unsigned char)what[n] < ' ' ? '?' : what[n];
-        n++;
-    }
-    str_put(str_put(text + n, ": "), why);
+    char *end = str_put(text, option);
+    for (; *what != '\0' && end < text + sizeof text - 100; what++)
+        *end++ = *what;
+    *end = '\0';
+    for (char *c = text; c < end; c++)
+        *c = (unsigned char)*c < ' ' ? '?' : *c;
+    str_put(str_put(end, ": "), why);
     return text;
 }
 
@@ -245,18 +246,19 @@ static void start_error(const char *program)
     case STEP_USER:
     case STEP_IDS:
         kind = e == EOPNOTSUPP ? "Unsupported" : "InvalidArgument";
-        text = sentence(l->user, e == EOPNOTSUPP ? "this sandbox has one user only"
-                                                 : "the sandbox has no such user or group");
+        text = sentence("", l->user,
+                        e == EOPNOTSUPP ? "this sandbox has one user only"
+                                        : "the sandbox has no such user or group");
         path = NULL;
         break;
     case STEP_CWD:
         kind = e == EINVAL ? "InvalidArgument" : kind_of_errno(e);
         path = l->cwd;
-        text = sentence(path,
+        text = sentence("cwd ", path,
                         e == EINVAL ? "only one's own home can be named by ~" : text_of_errno(e));
         break;
     default:
-        text = sentence(program, text_of_errno(e));
+        text = sentence("", program, text_of_errno(e));
     }
     conn_error(start.conn, start.req, kind, e, step, text, path);
 }

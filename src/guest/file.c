@@ -184,6 +184,8 @@ static void op_readlink(void)
     char target[PATH_MAX];
     struct sb_packer p;
     long n = SYS4(__NR_readlinkat, AT_FDCWD, job.path, target, sizeof target);
+    if (n == -EINVAL)
+        answer_error(kind_of_errno(EINVAL), EINVAL, "readlink", "not a link", job.path);
     if (n < 0)
         file_fail((int)n, "readlink", job.path);
     file_begin(&p, SB_REPLY);

@@ -231,7 +231,7 @@ static size_t on_write(char *data, size_t size, size_t count, void *userp)
         if (sb_queue_append(fetch->queue, data, len) == 0)
             return len;
     } else if (len > fetch->max_body - fetch->body_len) {
-        stop(fetch, SB_ERR_LIMIT_EXCEEDED, "the answer's body is longer than it may be");
+        stop(fetch, SB_ERR_LIMIT_EXCEEDED, "the answer's body is longer than max_body");
         return 0;
     } else if (grow(&fetch->body, &fetch->body_cap, fetch->body_len + len) == 0) {
         memcpy(fetch->body + fetch->body_len, data, len);

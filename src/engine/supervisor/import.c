@@ -165,7 +165,7 @@ int sb_import_name(const char *rootfs, char *name, size_t size, struct sb_failur
     struct stat st;
     sb_autofd int dir = open(rootfs, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0 || fstat(dir, &st) < 0)
-        return sb_failed_errno(f, "template", "rootfs");
+        return sb_failed(f, NULL, errno, "template", "template.rootfs %s", rootfs);
     if (sb_template_check(dir, f) < 0)
         return -1;
     uint64_t what[6] = {
@@ -209,7 +209,7 @@ int sb_import_begin(struct sb_box *b, struct sb_failure *f)
         return 0;
     sb_autofd int from = sb_lift(open(b->rec.rootfs, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (from < 0)
-        return sb_failed_errno(f, "template", "rootfs");
+        return sb_failed(f, NULL, errno, "template", "template.rootfs %s", b->rec.rootfs);
     pid_t pid = fork();
     if (pid == 0) {
         /* Both are numbered far above. Every other one would keep sockets and locks alive. */

@@ -278,7 +278,8 @@ int sb_template_open(struct sb_template *t, const char *name, const char *rootfs
         t->dir = openat(sup.templates, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     }
     if (t->dir < 0)
-        return sb_failed_errno(f, "template", rootfs != NULL ? "rootfs" : "template");
+        return sb_failed(f, NULL, errno, "template", "template%s%s",
+                         rootfs != NULL ? ".rootfs " : "", rootfs != NULL ? rootfs : "");
     if (rootfs != NULL && sb_template_check(t->dir, f) < 0) {
         sb_close(&t->dir);
         return -1;

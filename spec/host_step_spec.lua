@@ -136,15 +136,15 @@ describe("sandbar.step", function()
   end)
 
   it("says on stderr that a task failed which nobody can wait for any more", function()
-    local scheduler = require "sandbar.host.scheduler"
-    local report, said = scheduler.report, {}
-    scheduler.report = function(message) said[#said + 1] = message end
+    local blocking = require "sandbar.host.blocking"
+    local report, said = blocking.report, {}
+    blocking.report = function(message) said[#said + 1] = message end
     sandbar.spawn(function() return nil, "lost for good" end)
     play()
     collectgarbage()
     collectgarbage()
     sandbar.step()
-    scheduler.report = report
+    blocking.report = report
     assert.equal(1, #said)
     assert.truthy(said[1]:find("failed and nobody waited for it: lost for good", 1, true), said[1])
   end)

@@ -1,4 +1,5 @@
--- sandbar: the public module. Loading it defines functions and nothing else: no thread, no global, no I/O.
+-- sandbar: the public module. Loading it defines functions and nothing else: no thread, no global, no I/O. Scopes and
+-- tasks are loaded at their first use: most of what a script of one command would load it never calls.
 
 local audit = require "sandbar.audit"
 local check = require "sandbar.check"
@@ -7,10 +8,7 @@ local core = require "sandbar.core"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 local host_of = require "sandbar.host.select"
-local nested = require "sandbar.nested"
-local run = require "sandbar.run"
-local scope = require "sandbar.scope"
-local task = require "sandbar.task"
+local lazy = require "sandbar.lazy"
 local wait = require "sandbar.wait"
 
 local sandbar = {
@@ -18,18 +16,24 @@ local sandbar = {
   errors = errors.kinds,
   assert = errors.assert,
   audit = audit.configure,
-  -- scopes and tasks
-  scope = scope.run,
-  new_scope = scope.new,
-  spawn = task.spawn,
-  all = task.all,
-  shield = task.shield,
-  run = run.run,
-  step = run.step,
+}
+
+local scope, task = lazy "sandbar.scope", lazy "sandbar.task"
+local nested, run = lazy "sandbar.nested", lazy "sandbar.run"
+
+-- What is found in these modules, by its name there.
+local LATER = {
+  scope = { scope, "run" },
+  new_scope = { scope, "new" },
+  spawn = { task, "spawn" },
+  all = { task, "all" },
+  shield = { task, "shield" },
+  run = { run, "run" },
+  step = { run, "step" },
   -- coroutines of one's own inside tasks; pcall works with waits on every Lua
-  wrap = nested.wrap,
-  resume = nested.resume,
-  pcall = nested.pcall,
+  wrap = { nested, "wrap" },
+  resume = { nested, "resume" },
+  pcall = { nested, "pcall" },
 }
 
 --- A provider: pure configuration, no I/O. sandbar.open() is this machine's kernel.
@@ -97,4 +101,27 @@ function sandbar.config(opts)
   return true
 end
 
+local function later(_, name)
+  local at = LATER[name]
+  return at and at[1][at[2]]
+end
+
+local function with_later(self)
+  local all = {}
+  for name in pairs(LATER) do
+    all[name] = later(self, name)
+  end
+  for name, value in next, self do
+    all[name] = value
+  end
+  return next, all, nil
+end
+
+if _VERSION ~= "Lua 5.1" then
+  return setmetatable(sandbar, { __index = later, __pairs = with_later })
+end
+-- pairs() could not show what is not there.
+for name in pairs(LATER) do
+  sandbar[name] = later(sandbar, name)
+end
 return sandbar

@@ -5,7 +5,9 @@ local check = require "sandbar.check"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local host_of = require "sandbar.host.select"
-local nested = require "sandbar.nested"
+local lazy = require "sandbar.lazy"
+
+local nested = lazy "sandbar.nested"
 
 local audit = {}
 
@@ -30,9 +32,9 @@ function audit.emit(event, fields)
   for key, value in pairs(fields) do
     record[key] = clean(value)
   end
-  local r = nested.try(sink, record)
-  if not r.ok then
-    host_of.current().report("the audit function failed: " .. tostring(r.error))
+  local r, err = nested.try(sink, record)
+  if not r or not r.ok then
+    host_of.current().report("the audit function failed: " .. tostring(r and r.error or err))
   end
 end
 

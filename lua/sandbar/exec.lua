@@ -1,24 +1,20 @@
 -- exec: one command, its whole output, one result. The plain case is a single operation in C; with
--- on_output or a source of input the same is done here, on the streams of a started process.
+-- on_output or a source of input the same is done in streamed.lua.
 
 local check = require "sandbar.check"
 local command = require "sandbar.command"
-local compat = require "sandbar.compat"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
-local link = require "sandbar.link"
-local nested = require "sandbar.nested"
-local own = require "sandbar.own"
+local lazy = require "sandbar.lazy"
 local record = require "sandbar.record"
 local wait = require "sandbar.wait"
 
+local streamed = lazy "sandbar.streamed"
+
 local MAX_OUTPUT = 67108864 -- bytes kept per stream
 local GRACE = 0.25 -- seconds for the end of the output once the command itself has ended
-local CHUNK = 65536
-local KILL_LIMIT = 2 -- seconds for the end of a command that has been killed
-local SLACK = 1048576 -- how much more than the tail is held between two cuts
 
-local exec = {}
+local exec = { GRACE = GRACE }
 
 exec.SCHEMA = command.schema {
   check = "boolean",
@@ -26,52 +22,11 @@ exec.SCHEMA = command.schema {
   on_output = "callable",
 }
 
--- ---- capped text ----
-
-local function sink(max, keep_tail)
-  return { max = max, size = 0, dropped = 0, first = 1, last = 0, tail = keep_tail }
-end
-
-local function cut(s)
-  while s.size > s.max do
-    local chunk, over = s[s.first], s.size - s.max
-    if #chunk <= over then
-      s[s.first] = nil
-      s.first = s.first + 1
-      over = #chunk
-    else
-      s[s.first] = chunk:sub(over + 1)
-    end
-    s.size = s.size - over
-    s.dropped = s.dropped + over
-  end
-end
-
-local function put(s, data)
-  if not s.tail then
-    local room = s.max - s.size
-    if #data > room then
-      s.dropped = s.dropped + #data - room
-      data = data:sub(1, room)
-    end
-  end
-  s.last = s.last + 1
-  s[s.last] = data
-  s.size = s.size + #data
-  if s.tail and s.size > s.max + SLACK then
-    cut(s)
-  end
-end
-
-local function text(s)
-  cut(s)
-  return table.concat(s, "", s.first, s.last)
-end
-
 -- ---- the end of a command ----
 
--- Says what is known: it has ended, it was started, or neither.
-local function timed_out(result, timeout, cause)
+--- nil and ExecTimedOut with what there is of a result. Says what is known: it has ended, it was started, or
+--- neither.
+function exec.timed_out(result, timeout, cause)
   local message = "the command did not end within timeout = %g s"
   if result.exit_code then
     message = message .. " and was killed with its whole tree"
@@ -107,7 +62,8 @@ local function failed(result)
   }
 end
 
-local function finish(result, opts)
+--- The result; or, where it is to be checked, nil and CommandFailed.
+function exec.finish(result, opts)
   if opts.check and not result.ok then
     return failed(result)
   end
@@ -126,244 +82,17 @@ local function run_native(to, fields, stdin, timeout, opts, max)
   local r, partial
   r, err, partial = wait.op(op, nil, "exec")
   if r then
-    return finish(record.result(r.fields, r.bytes or "", r.bytes2 or "", core.now() - start), opts)
+    return exec.finish(record.result(r.fields, r.bytes or "", r.bytes2 or "", core.now() - start), opts)
   end
   if err.kind == "ExecTimedOut" or err.kind == "Timeout" then
     partial = partial or {}
     local result = record.result(partial.fields or {}, partial.bytes or "", partial.bytes2 or "",
       core.now() - start)
     result.ok, result.reason = false, "timeout"
-    return timed_out(result, timeout, err)
+    return exec.timed_out(result, timeout, err)
   end
   local _, why = to:judge(err, box)
   return nil, errors.from(why, "exec")
-end
-
--- ---- on the streams ----
-
--- The state of one run: `out` and `err` are { native, sink, fd, op, ended }.
-local Run = {}
-Run.__index = Run
-
--- Takes what is there on one stream. True when there was something.
-function Run:poll(s)
-  if s.ended then
-    return false
-  end
-  local done, data, e
-  if s.op then
-    done = s.op:done()
-    if done then
-      data, e = s.op:bytes()
-      s.op = nil
-    end
-  else
-    done, data, e = s.native:try_read("some", CHUNK)
-  end
-  if not done then
-    s.op = s.op or s.native:read("some", CHUNK)
-    return false
-  end
-  if e or data == nil then
-    s.ended = true
-    return false
-  end
-  put(s.sink, data)
-  if self.on_output and not self.killed then
-    if self.on_output(data, s.fd) == false then
-      self:kill()
-    end
-  end
-  return true
-end
-
--- Gives the command more of its input. The source may wait; it is not asked once the command has ended. True when it
--- gave an empty piece and is to be asked again.
-function Run:feed()
-  local stdin = self.stdin
-  if not stdin then
-    return
-  end
-  if self.write_op then
-    if not self.write_op:done() then
-      return
-    end
-    local ok = self.write_op:result()
-    self.write_op = nil
-    if not ok then -- the command no longer reads: its business
-      stdin:close()
-      self.stdin = nil
-      return
-    end
-  end
-  if self.exit_op:done() then
-    return
-  end
-  local chunk, err, errno = self.source()
-  if chunk == nil then
-    if err ~= nil then -- what the command would make of half its input is nobody's wish
-      self.source_error = errors.reported("exec", err, errno)
-      self:kill()
-    end
-    stdin:close_write()
-    self.stdin = nil
-  elseif type(chunk) ~= "string" then
-    error(("the stdin function gave a %s instead of a string"):format(type(chunk)), 0)
-  elseif chunk == "" then
-    return true
-  else
-    self.write_op = stdin:write(chunk)
-  end
-end
-
--- Kills the whole tree, once. The rest of the loop sees the exit.
-function Run:kill()
-  if not self.killed then
-    self.killed = core.now()
-    self.kill_op = self.box:request("kill", { serial = self.process:serial(), signal = 9, grace_ms = 0 })
-  end
-end
-
--- Until the command has ended and its output has been taken. True, "timeout", or nil and an error.
-function Run:loop()
-  local exit_at
-  while true do
-    local more = self:poll(self.out)
-    more = self:poll(self.err) or more
-    more = self:feed() or more
-    local now = core.now()
-    if self.exit_op:done() then
-      exit_at = exit_at or now
-      if (self.out.ended and self.err.ended) or (not more and now >= exit_at + GRACE) then
-        return true
-      end
-    elseif self.deadline and now >= self.deadline and not self.timed_out then
-      self.timed_out = true
-      self:kill()
-    elseif self.killed and now >= self.killed + KILL_LIMIT then
-      self.lost = true -- nobody says that it has ended; its release goes on
-      return true
-    end
-    if not more then
-      local ops = { not exit_at and self.exit_op or nil }
-      ops[#ops + 1] = self.out.op
-      ops[#ops + 1] = self.err.op
-      ops[#ops + 1] = self.write_op
-      local limit = exit_at and exit_at + GRACE or self.killed and self.killed + KILL_LIMIT or self.deadline
-      local ok, err = wait.any(ops, link.left(limit), "exec")
-      if not ok and err.kind ~= "Timeout" then
-        return nil, err
-      end
-    end
-  end
-end
-
-function Run:close()
-  for _, s in ipairs { self.out, self.err } do
-    if s.native then
-      s.native:close()
-    end
-  end
-  if self.stdin then
-    self.stdin:close()
-  end
-  self.box, self.process = nil, nil
-end
-
-local function run_streams(to, fields, source, stdin, timeout, opts, max)
-  local start = core.now()
-  local deadline = timeout and start + timeout
-  fields.in_mode = (source or stdin) and 1 or 0
-  local box, err = to:native(timeout, "exec")
-  if not box then
-    return nil, errors.from(err, "exec")
-  end
-  local op = box:start(fields)
-  local r
-  r, err = wait.op(op, link.left(deadline), "exec")
-  if not r then
-    if err.kind == "Timeout" then
-      return timed_out(record.result({}, "", "", core.now() - start), timeout, err)
-    end
-    local _, why = to:judge(err, box)
-    return nil, errors.from(why, "exec")
-  end
-  local process, release = r.object, r.release
-  -- Whatever is raised from here on, the collector kills the command.
-  local guard = own.guard(release)
-  if stdin then
-    source = function()
-      local whole = stdin
-      stdin = nil
-      return whole
-    end
-  end
-  local run = setmetatable({
-    box = box,
-    process = process,
-    guard = guard,
-    out = { native = process:stdout(), sink = sink(max, false), fd = 1 },
-    err = { native = process:stderr(), sink = sink(max, true), fd = 2 },
-    stdin = process:stdin(),
-    source = source,
-    on_output = opts.on_output,
-    exit_op = process:wait(),
-    deadline = deadline,
-  }, Run)
-  run.out.ended = run.out.native == nil
-  run.err.ended = run.err.native == nil
-  local raised = compat.pack(nested.pcall(run.loop, run))
-  local ok, why = raised[2], raised[3]
-  run:close()
-  if not raised[1] then
-    wait.op(release:op(), KILL_LIMIT, "exec")
-    error(ok, 0)
-  end
-  if not ok then
-    release:fire()
-    local _, told = to:judge(why, box)
-    return nil, errors.from(told, "exec")
-  end
-  if run.lost then
-    release:fire()
-    local result = record.result(r.fields, text(run.out.sink), text(run.err.sink), core.now() - start)
-    if run.timed_out then
-      result.ok, result.reason = false, "timeout"
-      return timed_out(result, timeout)
-    end
-    return nil, errors.new {
-      kind = "Unavailable",
-      op = "exec",
-      message = "the sandbox does not tell that the killed command has ended",
-      result = result,
-    }
-  end
-  local exited, ended, e = run.exit_op:result()
-  if not exited then
-    release:fire()
-    local _, told = to:judge(errors.from(ended, "exec"), box)
-    return nil, told, e
-  end
-  release:cancel()
-  local out, errs = run.out.sink, run.err.sink
-  local all = {}
-  for key, value in pairs(r.fields) do
-    all[key] = value
-  end
-  for key, value in pairs(ended.fields) do
-    all[key] = value
-  end
-  local stdout_text, stderr_text = text(out), text(errs)
-  all.dropped, all.dropped_err = out.dropped, errs.dropped
-  local result = record.result(all, stdout_text, stderr_text, core.now() - start)
-  if run.source_error then
-    return nil, errors.from(run.source_error, "exec", { result = result })
-  end
-  if run.timed_out then
-    result.ok, result.reason = false, "timeout"
-    return timed_out(result, timeout)
-  end
-  return finish(result, opts)
 end
 
 -- `opts` have been checked against SCHEMA; `to` is the sandbox's link.
@@ -401,7 +130,7 @@ function exec.run(to, cmd, opts)
     }
   end
   if opts.on_output or source then
-    return run_streams(to, fields, source, stdin, timeout, opts, max)
+    return streamed.run(to, fields, source, stdin, timeout, opts, max)
   end
   fields.in_mode = stdin and 1 or 0
   return run_native(to, fields, stdin, timeout, opts, max)

@@ -13,6 +13,9 @@ return function(name)
         if type(package.loaded[name]) ~= "table" then
           package.loaded[name] = nil -- 5.1 remembers the attempt
         end
+        if tostring(module):find("interrupted!$") then -- Ctrl-C
+          error(module, 0)
+        end
         local err = errors.new {
           kind = "LimitExceeded",
           message = ("%s cannot be loaded: %s"):format(name, tostring(module):match("^[^\n]*")),

@@ -6,9 +6,10 @@ local check = require "sandbar.check"
 local context = require "sandbar.context"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
-local scope = require "sandbar.scope"
-local task = require "sandbar.task"
+local lazy = require "sandbar.lazy"
 local wait = require "sandbar.wait"
+
+local scope, task = lazy "sandbar.scope", lazy "sandbar.task"
 
 local own = {}
 
@@ -37,7 +38,17 @@ function own.check(fname, handle, level)
   return scope.check(handle, fname)
 end
 
-own.hold, own.let_go = scope.hold, scope.let_go
+-- Makes the scope hold the handle; see there.
+function own.hold(scope_handle, handle, state)
+  return scope.hold(scope_handle, handle, state)
+end
+
+-- Whichever scope holds it does so no more.
+function own.let_go(state)
+  if state._held then
+    scope.let_go(state)
+  end
+end
 
 -- How long a close may take: what its options say, else close_timeout.
 function own.close_timeout(opts)

@@ -3,14 +3,17 @@
 
 local context = require "sandbar.context"
 local core = require "sandbar.core"
-local scheduler = require "sandbar.host.scheduler"
 
-local blocking = { name = "blocking", waits = scheduler.waits, stepping = false }
+local blocking = {
+  name = "blocking", stepping = false,
+  waits = {}, -- operation id -> waiter: strong, nobody else may hold a parked coroutine
+}
 
 local LONGEST = 1 -- seconds of one poll
 
 local main = context.new()
-local waits = scheduler.waits
+local waits = blocking.waits
+local scheduler -- loaded for the first task, or the first wait that is more than one operation's
 
 local FOREIGN = "this coroutine was started inside a task by something that does not pass waits on; "
   .. "run it with sandbar.wrap or sandbar.resume"
@@ -20,14 +23,28 @@ local UNYIELDABLE = "a wait cannot leave the function it is inside of (a callbac
   .. "coroutine that is being closed); do the waiting outside of it"
 local NEVER = "nothing is left that could end this wait: no operation is under way, no task can go on"
 
+-- True, or nil and why it cannot be read just now (a program out of descriptors).
+local function schedules()
+  if not scheduler then
+    local ok, module = pcall(require, "sandbar.host.scheduler")
+    if not ok and tostring(module):find("interrupted!$") then -- Ctrl-C
+      error(module, 0)
+    elseif not ok then
+      return nil, "tasks cannot be run: " .. tostring(module):match("^[^\n]*")
+    end
+    scheduler = module
+  end
+  return true
+end
+
 function blocking.context()
-  return (scheduler.context()) or main
+  return scheduler and (scheduler.context()) or main
 end
 
 --- True, or nil and the way out.
 function blocking.can_wait()
   local ctx, foreign
-  if scheduler.count > 0 then -- else nobody is inside of a task
+  if scheduler and scheduler.count > 0 then -- else nobody is inside of a task
     ctx, foreign = scheduler.context()
   end
   if ctx then
@@ -54,10 +71,20 @@ function blocking.waiter(ctx)
   return { host = blocking, ctx = ctx, posted = false }
 end
 
-blocking.unpark = scheduler.unpark
+function blocking.unpark(w)
+  if scheduler then
+    scheduler.unpark(w)
+  else
+    w.posted = true -- the main program's
+  end
+end
 
 -- Turns until done(). True, or nil and why that will never be. `ending`: an interrupt that hit a task is known.
 local function drive(done, ending)
+  local ready, cannot = schedules()
+  if not ready then
+    return nil, cannot
+  end
   local mailbox = core.mailbox()
   while not done() do
     scheduler.turn()
@@ -81,10 +108,10 @@ end
 function blocking.alone()
   local states = core.abandoned()
   if states then
-    scheduler.abandoned(states) -- may start tasks
+    blocking.abandoned(states) -- may start tasks
   end
-  return scheduler.count == 0 and next(waits) == nil and scheduler.interruption == nil and not main.frame
-    and not main.cancelled and not blocking.stepping
+  return (not scheduler or scheduler.count == 0 and scheduler.interruption == nil) and next(waits) == nil
+    and not main.frame and not main.cancelled and not blocking.stepping
 end
 
 --- Waits for one operation as long as the main program is alone: true when it is done, false at the deadline,
@@ -116,21 +143,40 @@ end
 function blocking.release() end
 
 function blocking.start(ctx, job, _, at_once)
+  local ok, why = schedules()
+  if not ok then
+    return nil, why
+  end
   return scheduler.start(ctx, job, at_once)
 end
 
+--- Says that something went wrong that nobody waits for.
 function blocking.report(message)
-  scheduler.report(message)
+  io.stderr:write("sandbar: ", core.redact(message), "\n")
+end
+
+--- Takes in what the collector found abandoned.
+function blocking.abandoned(states)
+  for _, state in ipairs(states) do
+    state._abandoned(state)
+  end
 end
 
 --- Inside a task, or in a coroutine a task runs?
 function blocking.in_task()
+  if not scheduler then
+    return false
+  end
   local ctx, foreign = scheduler.context()
   return ctx ~= nil or foreign
 end
 
 --- One frame of a game loop.
 function blocking.step(seconds)
+  local ok, why = schedules()
+  if not ok then
+    return nil, why
+  end
   blocking.stepping = true
   return scheduler.step(seconds)
 end

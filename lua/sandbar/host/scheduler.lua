@@ -1,16 +1,16 @@
--- Tasks as coroutines, for plain scripts, sandbar.run and game loops: a queue of those that can go on, and
--- what they wait for. It never blocks; whoever drives it (blocking.lua, step) decides when to wait.
+-- Tasks as coroutines, for plain scripts, sandbar.run and game loops: a queue of those that can go on. It never
+-- blocks; whoever drives it (blocking.lua, which loads it when there is something to schedule) decides when to wait.
 
+local blocking = require "sandbar.host.blocking"
 local core = require "sandbar.core"
 local nested = require "sandbar.nested"
 
 local scheduler = {
-  waits = {}, -- operation id -> waiter: strong, nobody else may hold a parked coroutine
   live = {}, -- context -> true of every task that has not ended
   count = 0, -- how many, or one more
 }
 
-local waits, live = scheduler.waits, scheduler.live
+local waits, live = blocking.waits, scheduler.live
 local ready, first, last = {}, 1, 0 -- contexts that can go on
 local later = {} -- contexts that yielded by themselves: they go on at the next turn
 local resumed -- context whose coroutine was resumed last
@@ -171,7 +171,7 @@ function scheduler.turn(stop)
   scheduler.drain()
   local states = core.abandoned()
   if states then
-    scheduler.abandoned(states)
+    blocking.abandoned(states)
   end
   if later[1] then
     for _, ctx in ipairs(later) do
@@ -192,17 +192,6 @@ function scheduler.step(seconds)
   end
   scheduler.check_interruption()
   return scheduler.left()
-end
-
---- Replaced by what knows how: says something went wrong that nobody waits for; takes in lost scopes.
-function scheduler.report(message)
-  io.stderr:write("sandbar: ", core.redact(message), "\n")
-end
-
-function scheduler.abandoned(states)
-  for _, state in ipairs(states) do
-    state._abandoned(state)
-  end
 end
 
 return scheduler

@@ -106,6 +106,13 @@ describe("box:exec", function()
     end)
   end)
 
+  it("knows what became of the usual user before the first command, looked up ahead or not", function()
+    with_box(function(box)
+      sandbar.assert(box.files:write("/etc/passwd", "user:x:1000:1000::/var:/bin/sh\n", { user = "root" }))
+      assert.equal("/var\n", sandbar.assert(box:exec("pwd")).stdout)
+    end)
+  end)
+
   it("looks a user up anew once the files of users have changed", function()
     with_box(function(box)
       local function whoami()

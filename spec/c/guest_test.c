@@ -305,6 +305,10 @@ static void box_start_with(struct box *b, uint64_t limit)
         printf("  no hello\n");
         exit(1);
     }
+    if (limit == 0) { /* as after some time as a spare */
+        begin(&p, SB_G_SPARE);
+        post(b->control, &p, NULL, 0);
+    }
     begin(&p, SB_G_INIT);
     sb_pack_u64(&p, SB_F_VERSION, 1);
     sb_pack_u64(&p, SB_F_EPOCH, the_epoch);

@@ -70,6 +70,7 @@ enum sb_msg_type {
     SB_G_STOP, /* end every command (TERM, then KILL after grace_ms), sync -> reply; then killed */
     SB_G_LIFE, /* ends_ms (CLOCK_BOOTTIME, 0 none), owned, grace_ms: when pid 1 ends by itself, should no
                   supervisor do it. The same fields are in SB_G_INIT. No answer */
+    SB_G_SPARE, /* no fields: its set-up is not to come soon, there is time to prepare. No answer */
     /* pid 1 -> supervisor */
     SB_G_HELLO = 80, /* version: the first message of a booted pid 1, and of an adopted one */
     SB_G_NEED_LEAVES, /* its stock of empty leaf groups runs low; leaf* (those it gives back, empty and

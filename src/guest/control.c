@@ -1,6 +1,7 @@
 /* The supervisor's side: set-up, connections, leaves, stop. */
 #include "conn.h"
 #include "mem.h"
+#include "prepare.h"
 #include "proc.h"
 #include "str.h"
 #include "worker.h"
@@ -259,6 +260,10 @@ static void control_ready(struct watch *w, uint32_t events)
         break;
     case SB_G_LIFE:
         take_life(&r);
+        break;
+    case SB_G_SPARE:
+        if (!guest.ready)
+            prepare();
         break;
     default: { /* from a newer supervisor */
         struct sb_packer p;

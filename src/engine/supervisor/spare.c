@@ -14,6 +14,7 @@
 #include "create.h"
 #include "slot.h"
 #include "trash.h"
+#include "wire.h"
 
 enum { RETRY_MS = 1000, END_MS = 3000, SET_UP_MS = 5000, KEEP_MS = 60000, FDS_EACH = 16 };
 
@@ -134,10 +135,14 @@ void sb_spare_make(void)
 
 void sb_spare_ready(struct sb_box *b)
 {
+    unsigned char buf[32];
+    struct sb_packer p;
     sb_birth_give(b->birth);
     b->birth = NULL;
     b->step_due_ms = 0;
     sb_slot_booted(b->rec.boot);
+    sb_pack_begin(&p, buf, sizeof buf, SB_G_SPARE, 0, 0);
+    sb_wire_send(b->guest.fd, &p, NULL, 0); /* unread, it would only be slower */
 }
 
 void sb_spare_ended(struct sb_box *b)

@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -80,8 +81,21 @@ static struct {
     .tail = &loop.head,
 };
 
-static _Thread_local int is_io_thread; /* this thread drives */
-static _Thread_local int is_waiter;    /* ... while it waits */
+/* The thread that drives, 0: none. Only that thread sets and clears it, so another that reads it never finds
+ * itself. Not thread-local, which would make our thread allocate: a heap of its own, for one that may never
+ * drive. */
+static _Atomic uintptr_t driving;
+static int waiter_drives; /* the driver's own: it does while it waits */
+
+static int is_io_thread(void)
+{
+    return atomic_load_explicit(&driving, memory_order_relaxed) == (uintptr_t)pthread_self();
+}
+
+static void set_io_thread(int drives)
+{
+    atomic_store_explicit(&driving, drives ? (uintptr_t)pthread_self() : 0, memory_order_relaxed);
+}
 
 /* ---- clock ---- */
 
@@ -252,7 +266,7 @@ static void wait_for_baton(void)
 {
     uint64_t seen = loop.turns;
     int again = 0;
-    while (!is_io_thread) {
+    while (!is_io_thread()) {
         uint64_t count, now;
         pthread_mutex_unlock(&loop.lock);
         while (read(loop.baton_fd, &count, sizeof count) < 0 && errno == EINTR)
@@ -275,7 +289,7 @@ static void wait_for_baton(void)
         }
         loop.driver = BY_THREAD;
         loop.worked = 0;
-        is_io_thread = 1;
+        set_io_thread(1);
     }
 }
 
@@ -290,7 +304,7 @@ static void stand_by(void)
             loop.hold = HOLD;
         else if (loop.hold < HOLD_MAX * HOLD)
             loop.hold *= 2;
-        is_io_thread = 0;
+        set_io_thread(0);
         leave_to_nobody(loop.hold);
     }
     wait_for_baton();
@@ -302,7 +316,6 @@ static void *run(void *arg)
     struct epoll_event events[EVENTS_PER_TURN];
     int stop = 0;
     (void)arg;
-    is_io_thread = 0; /* allocates, the first time: not while others want the lock */
     pthread_setname_np(pthread_self(), "sandbar-io");
     pthread_mutex_lock(&loop.lock);
     wait_for_baton();
@@ -328,12 +341,12 @@ static void *run(void *arg)
  * its wait by a signal handler that never returned. */
 static int take_over(void)
 {
-    if (!is_io_thread) {
+    if (!is_io_thread()) {
         if (loop.state != LOOP_RUNNING || loop.driver != BY_NOBODY)
             return 0;
         loop.driver = BY_WAITER;
         loop.turns++;
-        is_io_thread = 1;
+        set_io_thread(1);
     }
     return 1;
 }
@@ -341,7 +354,7 @@ static int take_over(void)
 /* Lock held. */
 static void give_back(int at_once)
 {
-    is_io_thread = 0;
+    set_io_thread(0);
     leave_to_nobody(at_once ? 0 : loop.hold);
 }
 
@@ -365,7 +378,7 @@ static int drive(struct sb_mailbox *own, int (*over)(void *arg), void *arg, uint
     int stop = 0, result = 0;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    is_waiter = 1;
+    waiter_drives = 1;
     loop.own = own;
     for (;;) {
         work_off();
@@ -387,7 +400,7 @@ static int drive(struct sb_mailbox *own, int (*over)(void *arg), void *arg, uint
             dispatch(&events[i]);
     }
     loop.own = NULL;
-    is_waiter = 0;
+    waiter_drives = 0;
     swallow_sigpipe(&old);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return result;
@@ -398,7 +411,7 @@ int sb_loop_wait(struct sb_mailbox *mailbox, int (*over)(void *arg), void *arg, 
 {
     pthread_mutex_lock(&loop.lock);
     loop.waiters++;
-    int drives = (loop.waiters == 1 || is_io_thread) && take_over();
+    int drives = (loop.waiters == 1 || is_io_thread()) && take_over();
     loop.alone = !drives && loop.waiters == 1 ? mailbox : NULL;
     pthread_mutex_unlock(&loop.lock);
     if (!drives)
@@ -430,7 +443,7 @@ int sb_loop_unattended(void)
 
 int sb_loop_by_waiter(void)
 {
-    return is_waiter;
+    return is_io_thread() && waiter_drives;
 }
 
 void sb_loop_drive(int (*over)(void *arg), void *arg, uint64_t deadline)
@@ -501,8 +514,9 @@ static int start(struct sb_error *err)
     }
     loop.state = LOOP_RUNNING;
     loop.baton_set = 0;
-    loop.hold = HOLD;
-    leave_to_nobody(loop.hold); /* who asks first most likely waits at once */
+    loop.hold = HOLD_MAX * HOLD;
+    leave_to_nobody(
+        loop.hold); /* who asks first most likely waits at once, and not for the last time */
     error = sb_thread_start(&loop.thread, run);
     if (error != 0) {
         loop.state = LOOP_NONE;
@@ -525,7 +539,7 @@ int sb_loop_post_node(struct sb_post *post, struct sb_error *err)
         *loop.tail = post;
         loop.tail = &post->next;
         /* nobody runs it: whoever takes it over begins with what is posted */
-        if (!loop.signalled && !is_io_thread && loop.driver != BY_NOBODY) {
+        if (!loop.signalled && !is_io_thread() && loop.driver != BY_NOBODY) {
             loop.signalled = 1;
             wake(loop.wake_fd);
         }
@@ -561,7 +575,7 @@ int sb_loop_post(void (*fn)(void *arg), void *arg, struct sb_error *err)
 
 int sb_loop_is_io_thread(void)
 {
-    return is_io_thread;
+    return is_io_thread();
 }
 
 /* The descriptors stay open: the thread may outlive a join that gave up, and the process
@@ -681,7 +695,8 @@ void sb_loop_fork_unlock(void)
  * forgotten. */
 void sb_loop_fork_child(void)
 {
-    is_io_thread = is_waiter = 0;
+    set_io_thread(0);
+    waiter_drives = 0;
     for (size_t fd = 0; fd < loop.slot_count; fd++)
         if (loop.slots[fd].source != NULL) {
             close((int)fd);

@@ -178,6 +178,45 @@ static void a_second_answer(void)
     passed("an error comes late and is dropped, a late success costs the connection");
 }
 
+struct leaving {
+    int fd;
+    uint32_t req;
+};
+
+/* On the I/O thread, which reads neither before both have happened. */
+static void answer_and_leave(void *arg)
+{
+    const struct leaving *l = arg;
+    answer_with(l->fd, SB_REPLY, l->req);
+    close(l->fd);
+}
+
+/* Who ends with requests unread resets the connection: the kernel tells of that before it gives what was
+ * answered. */
+static void an_answer_before_the_end(void)
+{
+    struct sb_call call[2] = {{count_answer, 0}, {count_answer, 0}};
+    unsigned char msg[64];
+    struct sb_packer p;
+    int pair[2];
+    conn = (struct sb_conn){0};
+    answers = 0;
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair) == 0);
+    on_loop(open_conn, &pair[0]);
+    for (int i = 0; i < 2; i++) {
+        sb_pack_begin(&p, msg, sizeof msg, SB_C_PING, 0, 0);
+        CHECK(sb_conn_call(&conn, &call[i], msg, p.len, NULL, 0, &error) == 0);
+    }
+    on_loop(answer_and_leave, &(struct leaving){pair[1], call[0].req});
+    for (int i = 0; i < 1000 && conn.state == SB_CONN_OPEN; i++)
+        usleep(5000);
+    CHECK(conn.state == SB_CONN_LOST && answers == 1);
+    on_loop(forget_calls, NULL);
+    CHECK(answers_become(101));
+    sb_conn_free(&conn, 0);
+    passed("an answer given before the other side ended is heard, whatever it left unread");
+}
+
 int main(void)
 {
     static const char promise[] = "a datagram the machine has no room for waits without busying "
@@ -199,5 +238,6 @@ int main(void)
     }
     full_queue();
     a_second_answer();
+    an_answer_before_the_end();
     return 0;
 }

@@ -489,6 +489,8 @@ static int receive(struct sb_conn *conn)
     ssize_t n = recvmsg(conn->source.fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
+    if (n < 0 && errno == ECONNRESET)
+        return 1; /* it ended with requests unread; what it had answered before comes now, then the end */
     if (n <= 0) {
         struct sb_error err = {SB_OK};
         sb_fail(&err, SB_ERR_NOT_RUNNING, "the connection has ended");

@@ -41,6 +41,7 @@ struct sb_client {
     struct sb_timer timer; /* by state: next attempt, full queue, greeting, idle */
     int rootfd, v1fd;      /* -1 unless connecting */
     int rounds, laters;
+    int unheard; /* what is in flight was sent behind a greeting that was not accepted: it was not done */
     uint64_t backoff;
     struct sb_call hello;
     uint64_t hello_linger;
@@ -144,6 +145,8 @@ static void answered(struct sb_call *inner, const struct sb_answer *answer)
         call->answer(call, answer);
         return;
     }
+    if (call->client->unheard)
+        call->tries--;
     if (answer->lost && call->again && call->tries < TRIES) {
         queue_call(call->client, call); /* the next attempt is the loss's business */
         return;
@@ -168,6 +171,19 @@ static void send_call(struct sb_client *client, struct sb_client_call *call)
     }
 }
 
+/* Behind the greeting, which costs a change of processes less than waiting for its answer. Whoever does not
+ * accept the greeting does nothing that comes behind it. In their order, and only what may come twice. */
+static void send_ahead(struct sb_client *client)
+{
+    while (client->state == GREETING && client->waiting != NULL && client->waiting->again) {
+        struct sb_client_call *call = client->waiting;
+        client->waiting = call->next;
+        if (call->next == NULL)
+            client->waiting_last = &client->waiting;
+        send_call(client, call);
+    }
+}
+
 static void greet(struct sb_client *client);
 
 void sb_client_call(struct sb_client *client, struct sb_client_call *call)
@@ -186,6 +202,8 @@ void sb_client_call(struct sb_client *client, struct sb_client_call *call)
     queue_call(client, call);
     if (client->state == IDLE_STATE)
         attempt(client);
+    else
+        send_ahead(client);
 }
 
 /* ---- needs ---- */
@@ -284,7 +302,9 @@ static void lost(struct sb_conn *conn, const struct sb_error *err)
     sb_timer_clear(&client->timer);
     client->state =
         STARTING; /* so that nobody who asks again starts an attempt from inside fail_all */
+    client->unheard = was == GREETING && err->kind != SB_ERR_PROTOCOL;
     sb_conn_fail_all(conn, err);
+    client->unheard = 0;
     client->state = IDLE_STATE;
     if (was == GREETING && err->kind == SB_ERR_PROTOCOL) {
         give_up(client, err);
@@ -309,7 +329,9 @@ static void greeted(struct sb_call *call, const struct sb_answer *answer)
         return; /* a later greeting, for a new linger time */
     if (answer->error != NULL) {
         struct sb_error err = *answer->error;
+        client->unheard = 1;
         sb_conn_close(&client->conn, &err);
+        client->unheard = 0;
         give_up(client, &err);
         return;
     }
@@ -374,6 +396,7 @@ static void try_connect(struct sb_client *client)
         client->state = GREETING;
         sb_timer_set(&client->timer, sb_now() + GREET_LIMIT);
         greet(client);
+        send_ahead(client);
     }
 }
 

@@ -25,10 +25,10 @@ void sb_guest_kill(struct sb_box *b, const char *cause)
     if (b->proc.fd < 0)
         return;
     sb_box_stir(b);
-    sb_loop_drop(&b->guest);
     b->dying = true;
     b->step_due_ms = sb_real_ms() + KILL_PATIENCE_MS;
     pidfd_send_signal(b->proc.fd, SIGKILL, NULL, 0);
+    sb_loop_drop(&b->guest); /* after: it would wake pid 1 for nothing */
 }
 
 static void pack_leaves(struct sb_packer *p, const struct sb_cgroup *g)

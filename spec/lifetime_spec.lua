@@ -69,6 +69,22 @@ describe("a sandbox's lifetime", function()
     box:close()
   end)
 
+  it("of a paused sandbox was lost by connect without a word", function()
+    local box = sandbar.assert(sandboxes:create { id = "sleeper", lifetime = 5 })
+    sandbar.assert(box:pause { keep = "disk" })
+    local again, err = sandboxes:connect("sleeper", { lifetime = 500 })
+    assert.is_nil(again)
+    assert.equal("connect: sandbox sleeper is paused and has no lifetime to extend; resume = true wakes it (NotRunning)",
+      tostring(err))
+    assert.equal("paused", state_of("sleeper"))
+    again = sandbar.assert(sandboxes:connect("sleeper", { lifetime = 500, resume = true }))
+    local info = sandbar.assert(again:info())
+    near(info.started_at + 500, info.ends_at)
+    sandbar.assert(box:destroy())
+    again:close()
+    box:close()
+  end)
+
   it("is not shortened by connecting, and extended only when asked (B28)", function()
     local sandboxes = helper.open { root = helper.dir() } -- luacheck: ignore 431
     local box = sandbar.assert(sandboxes:create { id = "c", lifetime = 1800 })

@@ -27,6 +27,26 @@ describe("the local provider", function()
     assert.has_error(function() sandbar.open { rot = "/x" } end)
   end)
 
+  it("went on making sandboxes after it was closed", function()
+    local other = sandbar.assert(sandbar.open { root = helper.root() })
+    local box = sandbar.assert(other:create_scoped { id = "outlives" })
+    for _ = 1, 2 do
+      assert.is_true(other:close())
+    end
+    assert.equal("sandbar.Provider local (closed)", tostring(other))
+    refused("Closed", "create: the provider is closed", other:create())
+    refused("Closed", "closed", other:create_scoped())
+    for _, name in ipairs { "connect", "info", "destroy" } do
+      refused("Closed", name .. ": ", other[name](other, "outlives"))
+    end
+    for _, name in ipairs { "each", "list", "capabilities", "explain" } do
+      refused("Closed", name .. ": ", other[name](other))
+    end
+    assert.equal("on", sandbar.assert(box:exec "printf on").stdout)
+    sandbar.assert(box:close())
+    assert.same({}, sandbar.assert(sandboxes:list()))
+  end)
+
   it("takes any object that fills the contract", function()
     local object = {}
     for _, name in ipairs { "create", "create_scoped", "connect", "each", "list", "info", "destroy", "capabilities" } do

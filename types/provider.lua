@@ -132,11 +132,12 @@ function Provider:create(spec, options) end
 ---@return sandbar.Error? err
 function Provider:create_scoped(spec, scope, options) end
 
---- A handle to an existing sandbox. Never wakes it and never changes its lifetime unless told to.
+--- A handle to an existing sandbox. Never wakes it and never changes its lifetime unless told to: `lifetime` makes it
+--- longer, never shorter. A paused one has no lifetime that runs: NotRunning, unless resume wakes it.
 ---@param id string
 ---@param options? { expect_labels?: table<string, string>, resume?: boolean, lifetime?: sandbar.Duration, timeout?: sandbar.Timeout }
 ---@return sandbar.Sandbox? sandbox
----@return sandbar.Error? err NotFound, Ambiguous
+---@return sandbar.Error? err NotFound, Ambiguous, NotRunning
 function Provider:connect(id, options) end
 
 --- An iterator over every sandbox, page by page. In a `for` it raises on failure; `:next()` returns nil, err.
@@ -171,9 +172,10 @@ function Provider:capabilities(options) end
 
 --- What would be enforced and what refused, clause by clause. Allocates nothing.
 ---@param spec? sandbar.Spec
----@return { ok: boolean, clauses: sandbar.Clause[] } explained
+---@return { ok: boolean, clauses: sandbar.Clause[] }? explained
+---@return sandbar.Error? err Closed
 function Provider:explain(spec) end
 
---- Idempotent. Sandboxes are not touched.
+--- Idempotent. Sandboxes are not touched, and their handles go on; other calls of the provider are Closed.
 ---@return true
 function Provider:close() end

@@ -29,6 +29,19 @@ end
 
 local TIMEOUT, timeout_of = check.TIMEOUT, check.timeout
 
+-- Its state and the timeout of a call, or nil and why it can do nothing.
+local function ready(self, op, opts)
+  local state = state_of(self)
+  if state._closed then
+    return nil, errors.new { kind = "Closed", op = op, message = "the provider is closed" }
+  end
+  local timeout, err = timeout_of(opts, op)
+  if err then
+    return nil, err
+  end
+  return state, timeout
+end
+
 -- ---- creating ----
 
 -- What it claims, asked of the supervisor once and then remembered; a host's attestation comes before.
@@ -57,15 +70,13 @@ local function refuse(err, op, id)
 end
 
 local function allocate(self, op, given, opts, scope)
-  local state = state_of(self)
-  local timeout, err = timeout_of(opts, op)
-  if err then
-    return nil, err
+  local state, timeout = ready(self, op, opts)
+  if not state then
+    return nil, timeout
   end
   local merged = spec.merge(state._defaults, given)
   local scoped = op == "create_scoped"
-  local fields
-  fields, err = spec.fields(merged, scoped)
+  local fields, err = spec.fields(merged, scoped)
   if not fields then
     return refuse(err, op, merged.id)
   end
@@ -113,7 +124,10 @@ end
 
 function methods:explain(given)
   given = spec.shape("explain", 1, given)
-  local state = state_of(self)
+  local state, bad = ready(self, "explain", {})
+  if not state then
+    return nil, bad
+  end
   local merged = spec.merge(state._defaults, given)
   local clauses, ok = spec.explain(merged, false)
   if merged.expect then
@@ -144,32 +158,30 @@ local CONNECT = {
 
 -- Gives a running sandbox more time if what it has is less; never takes any away.
 local function extend(state, r, lifetime, timeout)
-  local ms, err = values.check_lifetime(lifetime)
-  if not ms then
+  local now = (r.fields.state or {})[1]
+  if now ~= "running" then
+    return nil, errors.new {
+      kind = "NotRunning", op = "connect", id = r.fields.id,
+      message = ("sandbox %s is %s and has no lifetime to extend; resume = true wakes it"):format(r.fields.id, now),
+    }
+  end
+  local ends_at, err = state._driver:set_lifetime(r.fields.id, lifetime, timeout, true)
+  if not ends_at then
     return nil, err
   end
-  local fields = r.fields
-  if (fields.state or {})[1] == "running" then
-    local ends_at
-    ends_at, err = state._driver:set_lifetime(fields.id, lifetime, timeout, true)
-    if not ends_at then
-      return nil, err
-    end
-    fields.ends_ms = ends_at * 1000
-  end
+  r.fields.ends_ms = ends_at * 1000
   return true
 end
 
 function methods:connect(id, opts)
-  local state = state_of(self)
   check.arg("connect", 1, id, "string")
   opts = check.options("connect", 2, opts, CONNECT)
   check.map("connect", 2, "expect_labels", opts.expect_labels, "string")
-  local timeout, err = timeout_of(opts, "connect")
-  local ok = not err
-  if ok then
-    ok, err = values.check_id(id)
+  local state, timeout = ready(self, "connect", opts)
+  if not state then
+    return nil, timeout
   end
+  local ok, err = values.check_id(id)
   local labels
   if ok then
     labels, err = values.check_labels(opts.expect_labels or {}, "expect_labels")
@@ -197,10 +209,9 @@ end
 local EACH = { labels = "table", state = "string|table", page_size = "integer", timeout = "timeout" }
 
 local function each(self, opts, op, whole)
-  local state = state_of(self)
-  local timeout, err = timeout_of(opts, op)
-  if err then
-    return nil, err
+  local state, timeout = ready(self, op, opts)
+  if not state then
+    return nil, timeout
   end
   return listing.each(state._driver, opts, op, timeout, whole and link.deadline(timeout))
 end
@@ -240,14 +251,13 @@ end
 
 -- `fn(driver, timeout)` about one id.
 local function about(self, op, id, opts, fn)
-  local state = state_of(self)
   check.arg(op, 1, id, "string", 2)
   opts = check.options(op, 2, opts, TIMEOUT, 2)
-  local timeout, err = timeout_of(opts, op)
-  local ok = not err
-  if ok then
-    ok, err = values.check_id(id)
+  local state, timeout = ready(self, op, opts)
+  if not state then
+    return nil, timeout
   end
+  local ok, err = values.check_id(id)
   if not ok then
     return nil, errors.from(err, op)
   end
@@ -274,14 +284,12 @@ end
 -- ---- the rest ----
 
 function methods:capabilities(opts)
-  local state = state_of(self)
   opts = check.options("capabilities", 1, opts, { measure = "userdata", timeout = "timeout" })
-  local timeout, err = timeout_of(opts, "capabilities")
-  if err then
-    return nil, err
+  local state, timeout = ready(self, "capabilities", opts)
+  if not state then
+    return nil, timeout
   end
-  local have
-  have, err = claimed(state, timeout)
+  local have, err = claimed(state, timeout)
   if not have then
     return nil, err
   end
@@ -292,9 +300,9 @@ function methods:capabilities(opts)
   return out
 end
 
--- Nothing to let go of: the engine's connection belongs to the process. For symmetry with handles.
+-- Nothing to let go of: the engine's connection belongs to the process, and handles of sandboxes go on.
 function methods:close()
-  state_of(self)
+  state_of(self)._closed = true
   return true
 end
 
@@ -314,7 +322,8 @@ end
 
 class = core.class("Provider", methods, {
   tostring = function(state)
-    return ("sandbar.Provider local (%s)"):format(state._driver.root or "default root")
+    return ("sandbar.Provider local (%s)"):format(
+      state._closed and "closed" or state._driver.root or "default root")
   end,
 })
 

@@ -21,6 +21,28 @@ describe("errors and yields inside callbacks (B47)", function()
     end)
   end
 
+  it("called a source's own failure a bug of ours", function()
+    with_box(function(box)
+      local function broken() return nil, "disk broke" end
+      local reason = { why = "tired" }
+      for name, call in pairs {
+        ["exec"] = function(source) return box:exec("cat", { stdin = source }) end,
+        ["files:write"] = function(source) return box.files:write("f", source) end,
+      } do
+        local _, err = call(broken)
+        assert.equal("Platform", err.kind, tostring(err))
+        assert.is_truthy(tostring(err):find("disk broke", 1, true), tostring(err))
+        assert.equal(name, err.op)
+        _, err = call(function() return nil, reason end)
+        assert.equal("Platform", err.kind)
+        assert.equal(reason, err.cause)
+        _, err = call(function() return nil, "full", 28 end)
+        assert.equal("NoSpace", err.kind)
+      end
+      assert.is_false(box.files:exists("f"))
+    end)
+  end)
+
   local function overflow()
     return 1 + overflow()
   end

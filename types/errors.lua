@@ -40,7 +40,7 @@
 ---| "LimitExceeded"
 ---| "NoSpace"
 ---| "PermissionDenied"
----| "Platform" # any other errno
+---| "Platform" # any other errno; what a function or file of the program's reported without one
 ---| "Unauthenticated"
 ---| "RateLimited"
 ---| "Unavailable" # nobody listens there, or not yet

@@ -132,12 +132,16 @@ function errors.from_errno(errno, op, path)
 end
 
 --- What a function or a file of the program's gave instead of data: nil, a message and perhaps an errno, as Lua's
---- own files do, or an error object.
+--- own files do, or an error object. Without an errno it is Platform: nothing of ours has failed.
 function errors.reported(op, err, errno)
-  if type(errno) == "number" and type(err) == "string" then
-    return errors.new { kind = errors.kind_of(errno), errno = errno, op = op, message = err }
+  if errors.is(err) then
+    return errors.from(err, op)
   end
-  return errors.from(err, op)
+  local number = type(err) == "string" and type(errno) == "number" and errno or nil
+  return errors.new {
+    kind = number and errors.kind_of(number) or "Platform", errno = number, op = op, message = tostring(err),
+    cause = type(err) ~= "string" and err or nil,
+  }
 end
 
 --- One error of several reasons ({ type =, error = }, see scope.lua), the first one leading the message.

@@ -39,6 +39,13 @@ describe("sandbar.step", function()
     assert.equal(0, sandbar.step())
   end)
 
+  it("raised for a time with its unit", function()
+    assert.equal(0, sandbar.step("2ms"))
+    local n, err = sandbar.step("2 moments")
+    assert.is_nil(n)
+    assert.equal("InvalidArgument", err.kind)
+  end)
+
   it("never blocks", function()
     sandbar.spawn(function() sandbar.sleep(3600) end)
     local took = helper.timed(function()

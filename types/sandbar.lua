@@ -103,7 +103,8 @@ function sandbar.shield(fn, ...) end
 
 --- One turn of a game loop: lets tasks run for at most that long, never blocks.
 ---@param max_seconds? sandbar.Duration (default 0)
----@return integer pending how many operations are not done
+---@return integer? pending how many tasks have not ended
+---@return sandbar.Error? err Unsupported where the host runs the tasks by itself, CannotWait inside a task
 function sandbar.step(max_seconds) end
 
 --- The pollable descriptor of this Lua state: readable when step has something to do.
@@ -111,7 +112,7 @@ function sandbar.step(max_seconds) end
 function sandbar.fd() end
 
 ---@class sandbar.Config
----@field host? "blocking"|"step"|"openresty" which host adapter; chosen by itself when absent
+---@field host? "blocking"|"step"|"openresty" which host adapter; chosen by itself when absent; "openresty" only inside nginx
 ---@field drain? sandbar.Duration how long the end of the process may take for outstanding releases (default 5)
 ---@field close_timeout? sandbar.Duration bound of finalizers and shields (default 30)
 

@@ -2,6 +2,7 @@
 
 local check = require "sandbar.check"
 local compat = require "sandbar.compat"
+local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 local host_of = require "sandbar.host.select"
 local task = require "sandbar.task"
@@ -32,7 +33,14 @@ end
 --- One frame of a game loop: lets every task go on that can, at most `seconds` long. Never blocks. Returns
 --- how many tasks have not ended.
 function run.step(seconds)
-  check.arg("step", 1, seconds, "number?")
+  check.arg("step", 1, seconds, "duration?")
+  local err
+  if type(seconds) == "string" then
+    seconds, err = duration.parse(seconds, "seconds")
+    if err then
+      return nil, errors.from(err, "step")
+    end
+  end
   local host = host_of.current()
   if not host.step then
     return nil, errors.new {

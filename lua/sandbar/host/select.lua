@@ -9,13 +9,16 @@ local current
 
 local KNOWN = { blocking = "blocking", step = "blocking", openresty = "openresty" }
 
+local function in_nginx()
+  local ngx = rawget(_G, "ngx")
+  return type(ngx) == "table" and ngx.get_phase ~= nil
+end
+
 --- The adapter: name, waits, context(), can_wait(), waiter(ctx), park(w), unpark(w), release(w),
 --- start(ctx, job, detached, at_once), report(message).
 function select_host.current()
   if not current then
-    local ngx = rawget(_G, "ngx")
-    local in_nginx = type(ngx) == "table" and ngx.get_phase ~= nil
-    current = require(in_nginx and "sandbar.host.openresty" or "sandbar.host.blocking")
+    current = require(in_nginx() and "sandbar.host.openresty" or "sandbar.host.blocking")
   end
   return current
 end
@@ -27,6 +30,11 @@ function select_host.use(name)
     return nil, errors.new {
       kind = "InvalidArgument", op = "config",
       message = ("host '%s' is not known (known are blocking, step, openresty)"):format(tostring(name)),
+    }
+  end
+  if file == "openresty" and not in_nginx() then
+    return nil, errors.new {
+      kind = "InvalidArgument", op = "config", message = "host 'openresty' works only inside nginx, which this is not",
     }
   end
   current = require("sandbar.host." .. file)

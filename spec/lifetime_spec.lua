@@ -85,6 +85,30 @@ describe("a sandbox's lifetime", function()
     box:close()
   end)
 
+  it("left the state \"running\" on the handle of a sandbox that was gone", function()
+    local calls = {
+      exec = function(box) return box:exec("true") end,
+      info = function(box) return box:info() end,
+      set_lifetime = function(box) return box:set_lifetime(5) end,
+      resume = function(box) return box:resume() end,
+    }
+    for name, call in pairs(calls) do
+      local box = sandbar.assert(sandboxes:create { id = "g-" .. name, lifetime = 100, on_expiry = "destroy" })
+      if name == "exec" then
+        advance(101)
+        becomes(box.id, "NotFound")
+      else
+        sandbar.assert(sandboxes:destroy(box.id))
+      end
+      local r, err = call(box)
+      assert.is_nil(r)
+      assert.equal("NotFound", err.kind, tostring(err))
+      assert.equal("gone", box.state)
+      assert.is_nil(box.ends_at)
+      box:close()
+    end
+  end)
+
   it("is not shortened by connecting, and extended only when asked (B28)", function()
     local sandboxes = helper.open { root = helper.dir() } -- luacheck: ignore 431
     local box = sandbar.assert(sandboxes:create { id = "c", lifetime = 1800 })

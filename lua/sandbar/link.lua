@@ -54,6 +54,14 @@ function Link:is_closed()
   return self.closed or self.handle ~= nil and core.collected(self.handle)
 end
 
+-- The supervisor said this of the sandbox. NotFound without an errno means that there is none (any more).
+function Link:heard(err)
+  if err and err.kind == "NotFound" and not err.errno and self.lost then
+    self.lost()
+  end
+  return err
+end
+
 -- The connection to pid 1, or nil and NotRunning, NotFound, Closed.
 function Link:native(timeout, opname)
   if self:is_closed() then
@@ -68,7 +76,7 @@ function Link:native(timeout, opname)
   end
   local r, err = self.driver:connect(self.id, {}, timeout, opname)
   if not r then
-    return nil, err
+    return nil, self:heard(err)
   end
   if self.seen then
     self.seen(r.fields)
@@ -94,6 +102,7 @@ function Link:judge(err)
   if r and self.seen then
     self.seen(r.fields)
   end
+  self:heard(why)
   if not r and why.kind == "NotFound" or r and (r.fields.state or {})[1] == "gone" then
     self.gone = true
     local _

@@ -147,7 +147,9 @@ local function drive(self, op, opts, extra, fn)
   if not ok then
     return nil, err
   end
-  return fn(state, opts, timeout)
+  local result
+  result, err = fn(state, opts, timeout)
+  return result, state._link:heard(err)
 end
 
 function methods:info(opts)
@@ -173,7 +175,7 @@ function methods:set_lifetime(lifetime, opts)
     return nil, err
   end
   state.ends_at, err = state._link.driver:set_lifetime(state.id, lifetime, timeout)
-  return state.ends_at and true, err
+  return state.ends_at and true, state._link:heard(err)
 end
 
 -- Returns the kind that was really taken.
@@ -220,7 +222,7 @@ function methods:destroy(opts)
     end
     disown(state)
     audit.emit("release", { what = "sandbox", op = "destroy", id = state.id })
-    state.state, state.kept, state.ends_at = "gone", nil, nil
+    state._link.lost()
     state._link.gone = true
     if state._link.box then
       state._link.box:close()
@@ -312,6 +314,9 @@ function sandbox.new(r, opts)
     local owned = state.owned
     see(state, fields)
     state.owned = owned
+  end
+  to.lost = function()
+    state.state, state.kept, state.ends_at = "gone", nil, nil
   end
   if r.release then
     audit.collectable(state, "sandbox", state.id)

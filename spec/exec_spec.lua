@@ -322,6 +322,18 @@ describe("box:exec", function()
     end)
   end)
 
+  it("refused stdout = \"tail\", which its types had, and did not say what it takes", function()
+    with_box(function(box)
+      local _, err = box:exec("true", { stdout = "tail" })
+      assert.equal("exec: stdout = \"tail\" is for start; exec waits for its output and gives it back (Unsupported)",
+        tostring(err))
+      _, err = box:exec("true", { stderr = "stdin" })
+      assert.equal("exec: stderr: \"stdin\" is none of \"pipe\", \"ignore\", \"stdout\" (InvalidArgument)", tostring(err))
+      _, err = box:start("true", { stdout = "file" })
+      assert.equal("start: stdout: \"file\" is none of \"pipe\", \"ignore\", \"tail\" (InvalidArgument)", tostring(err))
+    end)
+  end)
+
   it("raises for wrong types wherever they are, at the caller's line", function()
     with_box(function(box)
       for what, args in pairs {

@@ -18,15 +18,16 @@
 
 ---@class sandbar.ExecOptions: sandbar.CommandOptions
 ---@field stdin? string|(fun(): string?, any)|any the input, a source of chunks (nil: the end; nil, err: failure) or a file
----@field stdout? "pipe"|"ignore"|"tail" captured, dropped, or drained into the process's tail (default "pipe")
----@field stderr? "pipe"|"ignore"|"tail"|"stdout" likewise; "stdout" merges
+---@field stdout? "pipe"|"ignore" captured or dropped (default "pipe"); "tail" is for start: Unsupported
+---@field stderr? "pipe"|"ignore"|"stdout" likewise; "stdout" merges
 ---@field check? boolean a non-zero exit is nil, CommandFailed (default false)
 ---@field max_output? integer bytes kept of a stream; more is dropped and counted (default 64 MiB)
 ---@field on_output? fun(data: string, fd: 1|2): false? called as it arrives; false kills; it may wait
 
 ---@class sandbar.StartOptions: sandbar.CommandOptions
 ---@field stdin? "pipe"|string|(fun(): string?)|any absent: at its end
----@field stdout? "pipe"|"ignore"|"tail" "tail": the last 64 KiB are kept (default "pipe")
+---@field stdout? "pipe"|"ignore"|"tail" "tail": the last 64 KiB are kept, the process never waits for a reader; p.stdout
+---  gives them when it has ended, attach also before, unless the starter's handle holds a pipe of it (default "pipe")
 ---@field stderr? "pipe"|"ignore"|"tail"|"stdout" likewise; "stdout" merges
 ---@field detached? boolean goes on after the scope (default false)
 ---@field pty? { cols: integer, rows: integer } (not in this version: Unsupported)
@@ -64,7 +65,7 @@
 ---@class sandbar.Sandbox
 ---@field id string
 ---@field provider_id string the provider's own name for it; the local engine has no other than id
----@field state "running"|"paused"|"gone"|"failed"
+---@field state "running"|"paused"|"gone"|"failed" as last heard: an end by lifetime or by others shows after the next call
 ---@field kept? "memory"|"disk"|"unknown"
 ---@field labels table<string, string>
 ---@field template string

@@ -153,8 +153,12 @@ local function output_mode(name, value, allow_tail)
     return unsupported(name, name .. ": a process in a sandbox cannot have the host's streams")
   end
   local mode = OUTPUT_MODES[value]
-  if not mode or (mode == IO_TAIL and not allow_tail) then
-    return invalid(name, ("%s: %q is none of the ways output can go here"):format(name, value))
+  if mode == IO_TAIL and not allow_tail then
+    return unsupported(name, name .. " = \"tail\" is for start; exec waits for its output and gives it back")
+  end
+  if not mode then
+    return invalid(name, ("%s: %q is none of \"pipe\", \"ignore\"%s%s"):format(name, value,
+      allow_tail and ", \"tail\"" or "", name == "stderr" and ", \"stdout\"" or ""))
   end
   return mode
 end

@@ -127,9 +127,23 @@ describe("open files", function()
       end
       assert.same({ "a\n", "b\n", "c" }, got)
       f:close()
-      local it, err = files:lines("missing")
-      assert.is_nil(it)
+      local line, err = files:lines("missing"):next()
+      assert.is_nil(line)
       assert.equal("NotFound", err.kind)
+    end)
+  end)
+
+  it("made a for over a missing file call a nil value", function()
+    with_box(function(files)
+      for _, path in ipairs { "missing", "" } do
+        local ok, err = pcall(function()
+          for _ in files:lines(path) do
+            error("there is no line")
+          end
+        end)
+        assert.is_false(ok)
+        assert.equal(path == "" and "InvalidArgument" or "NotFound", err.kind)
+      end
     end)
   end)
 

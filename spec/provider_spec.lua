@@ -39,12 +39,22 @@ describe("the local provider", function()
     for _, name in ipairs { "connect", "info", "destroy" } do
       refused("Closed", name .. ": ", other[name](other, "outlives"))
     end
-    for _, name in ipairs { "each", "list", "capabilities", "explain" } do
+    local info, why = other:each():next()
+    refused("Closed", "each: ", info, why)
+    for _, name in ipairs { "list", "capabilities", "explain" } do
       refused("Closed", name .. ": ", other[name](other))
     end
     assert.equal("on", sandbar.assert(box:exec "printf on").stdout)
     sandbar.assert(box:close())
     assert.same({}, sandbar.assert(sandboxes:list()))
+  end)
+
+  it("promised limits of open files no pid 1 can start with", function()
+    refused("InvalidArgument", "limits.files: at least 128", sandboxes:create { limits = { files = 127 } })
+    local box = sandbar.assert(sandboxes:create_scoped { limits = { files = 128 } })
+    assert.equal("128\n", sandbar.assert(box:exec("ulimit -Hn")).stdout)
+    sandbar.assert(box.files:write("x", "y"))
+    box:close()
   end)
 
   it("takes any object that fills the contract", function()

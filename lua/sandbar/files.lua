@@ -7,6 +7,7 @@ local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local file = require "sandbar.file"
 local filecall = require "sandbar.filecall"
+local iterator = require "sandbar.iterator"
 local record = require "sandbar.record"
 require "sandbar.transfer" -- upload and download
 require "sandbar.writing" -- write and write_many
@@ -111,13 +112,13 @@ function methods:lines(path, ...)
   end
   local ok, err = check_path("lines", 1, path)
   if not ok then
-    return nil, err
+    return iterator.failed(err)
   end
   file.check_formats("lines", 2, compat.unpack(formats, 1, formats.n))
   local handle
   handle, err = open(self, "lines", path, "r", opts or {})
   if not handle then
-    return nil, err
+    return iterator.failed(err)
   end
   return file.lines(handle, compat.unpack(formats, 1, formats.n))
 end

@@ -44,4 +44,13 @@ function iterator.new(step, state, stop)
   return object, nil, nil, object
 end
 
+-- One whose start has failed: a `for` over it raises that, :next() returns it, once.
+function iterator.failed(err)
+  return iterator.new(function(state)
+    local why = state.err
+    state.err = nil
+    return nil, why
+  end, { err = err })
+end
+
 return iterator

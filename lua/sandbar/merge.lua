@@ -102,7 +102,7 @@ function merge.both(handles, timeout)
       if state._mode ~= "ignore" then
         local ok, err = stream.ready(state, timeout)
         if not ok then
-          return nil, err
+          return iterator.failed(err)
         end
         state._fd = fd
         it[#it + 1] = state

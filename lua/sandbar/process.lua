@@ -5,6 +5,7 @@ local check = require "sandbar.check"
 local core = require "sandbar.core"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
+local iterator = require "sandbar.iterator"
 local link = require "sandbar.link"
 local merge = require "sandbar.merge"
 local own = require "sandbar.own"
@@ -40,7 +41,7 @@ function methods:output(opts)
   opts = check.options("output", 1, opts, OUTPUT)
   local timeout, err = check.timeout(opts, "output")
   if err then
-    return nil, err
+    return iterator.failed(err)
   end
   return merge.both({ state.stdout, state.stderr }, timeout)
 end

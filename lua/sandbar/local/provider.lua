@@ -7,6 +7,7 @@ local core = require "sandbar.core"
 local driver = require "sandbar.local.driver"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
+local iterator = require "sandbar.iterator"
 local lazy = require "sandbar.lazy"
 local link = require "sandbar.link"
 local own = require "sandbar.own"
@@ -219,7 +220,11 @@ end
 function methods:each(opts)
   opts = check.options("each", 1, opts, EACH)
   check.map("each", 1, "labels", opts.labels, "string")
-  return each(self, opts, "each")
+  local it, err, _, object = each(self, opts, "each")
+  if not it then
+    return iterator.failed(err)
+  end
+  return it, nil, nil, object
 end
 
 function methods:list(opts)

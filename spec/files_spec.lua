@@ -272,6 +272,21 @@ describe("box.files", function()
     end)
   end)
 
+  it("wrote extended attributes and never showed them", function()
+    with_box(function(files)
+      local given = { ["user.color"] = "red", ["user.bytes"] = "\0\255" }
+      assert.same(given, sandbar.assert(files:write("f", "1", { xattrs = given })).xattrs)
+      assert.same(given, sandbar.assert(files:stat("f", { xattrs = true })).xattrs)
+      assert.is_nil(sandbar.assert(files:stat("f")).xattrs)
+      for _, name in ipairs { "color", "paint.color", "" } do
+        local _, err = files:write("g", "1", { xattrs = { [name] = "red" } })
+        assert.equal("InvalidArgument", err.kind)
+        assert.is_truthy(err.message:find("user.", 1, true), err.message)
+      end
+      assert.is_false(files:exists("g"))
+    end)
+  end)
+
   it("refuses what comes later by name", function()
     with_box(function(files)
       for _, name in ipairs { "watch", "glob", "upload_url", "download_url" } do

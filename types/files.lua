@@ -11,7 +11,7 @@
 ---@field group string
 ---@field mtime number seconds since 1970
 ---@field target? string of a link
----@field xattrs? table<string, string>
+---@field xattrs? table<string, string> only from stat{ xattrs = true } (all) and from write (those it has set)
 
 ---@class sandbar.FileOptions
 ---@field user? string acts with that user's rights (default: the sandbox's user)
@@ -22,7 +22,7 @@
 ---@field flag? "w"|"wx"|"a" "wx": AlreadyExists if it is there; "a" appends
 ---@field atomic? boolean a temporary file beside it, renamed (default true; false truncates in place)
 ---@field owner? string "name" or "name:group": gives the file away
----@field xattrs? table<string, string>
+---@field xattrs? table<string, string> names begin with "user."; others are for root
 
 --- What upload and download did.
 ---@class sandbar.TransferReport
@@ -44,7 +44,8 @@ local Files = {}
 ---@return sandbar.Error? err NotFound, LimitExceeded, ...
 function Files:read(path, options) end
 
---- An iterator over a file as io.lines gives it; formats as for io.lines.
+--- An iterator over a file, formats as for io.lines. In a `for` a failure raises, also that of the opening; `:next()`
+--- returns nil, err.
 ---@param path string
 ---@return fun(): string?
 function Files:lines(path, ...) end
@@ -80,7 +81,7 @@ function Files:open(path, mode, options) end
 function Files:list(path, options) end
 
 ---@param path string
----@param options? sandbar.FileOptions
+---@param options? sandbar.FileOptions|{ nofollow?: boolean, xattrs?: boolean } nofollow: of a link itself; xattrs: with them
 ---@return sandbar.Entry? entry
 ---@return sandbar.Error? err
 function Files:stat(path, options) end

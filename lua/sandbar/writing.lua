@@ -137,10 +137,16 @@ local function write_in_place(state, fields, source, how, deadline)
   return request(state, "write", link_of.left(deadline), OP.STAT, { path = fields.path, user = fields.user })
 end
 
+-- What the kernel knows; all but the first are for root.
+local NAMESPACES = { user = true, security = true, trusted = true, system = true }
+
 local function xattr_list(op, path, xattrs)
   for name, value in pairs(xattrs) do
     if type(name) ~= "string" or type(value) ~= "string" or name:find("%z") then
       return invalid(op, path, "xattrs: names and values are strings, names without zero bytes")
+    end
+    if not NAMESPACES[name:match("^(%l+)%..")] then
+      return invalid(op, path, ("xattrs: the name %q does not begin with \"user.\""):format(name))
     end
   end
   return record.list(xattrs)
@@ -188,7 +194,9 @@ local function write(self, path, data, opts)
   if not r then
     return nil, errors.from(link_of.told(err, timeout), "files:write", { path = path })
   end
-  return record.entry(r.fields)
+  local entry = record.entry(r.fields)
+  entry.xattrs = entry.xattrs or attributes and record.pairs(attributes)
+  return entry
 end
 
 local function check_source(fname, index, data, level)

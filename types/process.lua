@@ -12,7 +12,8 @@
 ---@field stderr sandbar.Output absent when merged into stdout
 local Process = {}
 
---- An iterator of fd, data, offset over both streams as output arrives.
+--- An iterator of fd, data, offset over both streams as output arrives. In a `for` a failure raises; `:next()` returns
+--- nil, err.
 ---@param options? { timeout?: sandbar.Timeout }
 ---@return fun(): (1|2)?, string?, integer?
 function Process:output(options) end
@@ -45,13 +46,14 @@ function Process:running() end
 ---@return sandbar.Error? err
 function Process:resize(size) end
 
---- It goes on after its scope; its output goes to the bounded tail from now on.
+--- It goes on after its scope. Its pipes stay with this handle; once that is closed, output goes to the bounded tail.
 ---@param options? { timeout?: sandbar.Timeout }
 ---@return true? ok
 ---@return sandbar.Error? err
 function Process:detach(options) end
 
---- A text that finds this very process again, also from another program; NotFound after a reboot or an end.
+--- A text that finds this very process again, also from another program; NotFound after a reboot. An ended process is
+--- found for 60 s (256 of a sandbox at most), with its exit and its tail.
 ---@param options? { timeout?: sandbar.Timeout }
 ---@return string? reference
 ---@return sandbar.Error? err
@@ -90,7 +92,7 @@ local Output = {}
 ---@return sandbar.Error? err Timeout, LimitExceeded, Busy
 function Output:read(what, options) end
 
---- An iterator over lines.
+--- An iterator over lines. In a `for` a failure raises; `:next()` returns nil, err.
 ---@param what? "l"|"L" without or with their ends (default "l")
 ---@param options? { timeout?: sandbar.Timeout, max?: integer }
 ---@return fun(): string?

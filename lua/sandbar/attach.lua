@@ -85,11 +85,21 @@ local function find(to, target, expect, deadline)
   return r
 end
 
+-- Who reads the process on this connection. One that has closed both ends for good makes way.
+local function reader_of(to, serial)
+  local taken = to.readers[serial]
+  if taken and stream.is_closed(taken.stdout) and stream.is_closed(taken.stderr) then
+    taken._native:lease_release()
+    taken, to.readers[serial] = nil, nil
+  end
+  return taken
+end
+
 -- A process somebody else was reading when we attached: ask again.
 local function open_lease(state)
   return function(timeout)
     local readers = state._link.readers
-    local taken = readers[state._serial]
+    local taken = reader_of(state._link, state._serial)
     local r, err, out, errs
     if not taken or taken == state then
       r, err = state._link:call("attach", "read", timeout, { serial = state._serial, lease = 1 })
@@ -98,8 +108,12 @@ local function open_lease(state)
       end
       out, errs = r.object:stdout(), r.object:stderr()
     end
-    if not out and not errs and (not r or (r.fields.running or 0) ~= 0) then
-      return fail("Busy", "somebody else is reading the output of this process")
+    if not out and not errs and (not r or r.fields.lease ~= 1 and (r.fields.running or 0) ~= 0) then
+      return nil, errors.new {
+        kind = "Busy", op = "read", id = state._link.id,
+        message = ("the output of process %d belongs to another handle, started or attached, until that one is closed"
+          ):format(state.pid),
+      }
     end
     readers[state._serial] = state
     state._lease = r.object
@@ -118,7 +132,7 @@ function attach.attach(to, target, expect, timeout)
     return nil, link.told(err, timeout)
   end
   local serial = r.fields.serial
-  local free = to.readers[serial] == nil
+  local free = reader_of(to, serial) == nil
   if free then -- else what find brought will do: the record and a handle that can wait
     r, err = to:call("attach", "attach", link.left(deadline), { serial = serial, lease = 1 })
     if not r then
@@ -147,7 +161,7 @@ function attach.attach(to, target, expect, timeout)
       mode = "pipe",
       open = open_lease(state),
       stash = free and tails[fd] or "",
-      ended = not native and not running and free,
+      ended = not native and free and (not running or r.fields.lease == 1),
       process = handle,
     })
   end

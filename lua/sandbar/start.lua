@@ -121,7 +121,9 @@ function start.run(to, cmd, opts)
   audit.emit("acquire", { what = "process", op = "start", id = to.id, pid = state.pid })
   local handle = process.handle(state)
   outputs(state, handle, { fields.out_mode, fields.err_mode })
-  to.readers[state._serial] = state
+  if r.object:stdout() or r.object:stderr() then -- else it goes to the tail, for whoever attaches
+    to.readers[state._serial] = state
+  end
   state.stdin = stream.input(opts.stdin == "pipe" and r.object:stdin() or nil, handle)
   if scope and not opts.detached then
     state._guard = own.guard(r.release, "process", to.id)

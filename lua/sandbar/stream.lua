@@ -252,7 +252,7 @@ function output:lines(what, opts)
   opts = check.options("lines", 2, opts, READ_OPTIONS)
   local timeout, err = duration.timeout(opts.timeout)
   if err then
-    return nil, err
+    return iterator.failed(err)
   end
   return iterator.new(function()
     local data, why = read(state, format, opts.max, timeout)
@@ -309,6 +309,11 @@ end
 
 function stream.state(handle)
   return core.state(handle, output_class)
+end
+
+-- Closed by its program? One that never was counts as closed.
+function stream.is_closed(handle)
+  return handle == nil or core.state(handle, output_class)._closed == true
 end
 
 -- For open functions: the stream has been got, or what there is came as a whole.

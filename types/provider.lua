@@ -28,8 +28,7 @@
 ---@field cpus? number
 ---@field processes? integer (default 1024)
 ---@field disk? integer bytes
----@field files? integer open files of a process, at least 128. Of pid 1 too, which needs some for each running command:
----  384 were enough for 64 at once; a sandbox whose pid 1 runs out of them fails
+---@field files? integer open files of a process, at least 16 (default: what the machine allows)
 ---@field max_output? integer bytes of a stream that exec keeps (default 64 MiB)
 ---@field max_commands? integer
 ---@field max_concurrent_execs? integer commands at the same time, those of exec and start alike, detached ones too (default 64)

@@ -59,11 +59,12 @@ enum sb_msg_type {
     SB_S_STATS,    /* -> live sandboxes, pooled slots, open descriptors: for tests and bench */
 
     /* supervisor -> pid 1, on the control socket */
-    SB_G_INIT = 64, /* version, boot, user, cwd, env*, epoch, limit_commands, allow_setuid, ends_ms,
+    SB_G_INIT =
+        64, /* version, boot, user, cwd, env*, epoch, limit_commands, limit_files, allow_setuid, ends_ms,
                        owned, grace_ms (SB_G_LIFE), clone_at (the
                        one address at which clone3 may find its arguments), leaf*, leaf_fds; fds: leaf
                        groups as root, none rootless -> reply */
-    SB_G_CONN,      /* epoch; fd: one end of a new caller connection. No answer */
+    SB_G_CONN, /* epoch; fd: one end of a new caller connection. No answer */
     SB_G_LEAVES =
         67,    /* leaf* (their numbers), leaf_fds; fds: for each leaf cgroup.procs, cgroup.kill and,
                        with leaf_fds = 3, its directory. No answer */

@@ -151,6 +151,7 @@ static void take_init(struct request *r)
     if (!guest.ready) {
         guest.ready = 1;
         guest.limit_commands = sb_read_u64(&r->fields, SB_F_LIMIT_COMMANDS, 0);
+        guest.limit_files = sb_read_u64(&r->fields, SB_F_LIMIT_FILES, 0);
         guest.user = copy_of(&r->fields, SB_F_USER);
         guest.cwd = copy_of(&r->fields, SB_F_CWD);
         take_env(&r->fields);

@@ -46,8 +46,9 @@ struct guest {
     int ready;
     uint32_t epoch;
     uint64_t limit_commands;
-    char *user, *cwd; /* NULL: not given */
-    char **env;       /* NULL-terminated, "NAME=value" */
+    uint64_t limit_files; /* of a command's process; ours is the machine's. 0: ours */
+    char *user, *cwd;     /* NULL: not given */
+    char **env;           /* NULL-terminated, "NAME=value" */
     size_t nenv;
     uint64_t clone_at; /* where the filter lets clone3 have its arguments, 0: not any more */
 

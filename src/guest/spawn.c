@@ -133,6 +133,13 @@ static _Noreturn void take_image(struct launch *l)
     }
 }
 
+/* Open files. The soft limit is the usual one where that is lower: programs close or poll up to it. */
+static long take_limit(void)
+{
+    uint64_t limit[2] = {guest.limit_files < 1024 ? guest.limit_files : 1024, guest.limit_files};
+    return guest.limit_files == 0 ? 0 : SYS4(__NR_prlimit64, 0, 7 /* RLIMIT_NOFILE */, limit, NULL);
+}
+
 static void child(void *arg)
 {
     struct launch *l = arg;
@@ -155,6 +162,9 @@ static void child(void *arg)
     take_fd(l, l->out, 1, &a);
     take_fd(l, l->err, 2, &a);
     SYS3(__NR_close_range, 3, ~0u, 0);
+    r = take_limit();
+    if (r < 0)
+        fail(l, STEP_LIMIT, r);
     r = users_become(&a);
     if (r < 0)
         fail(l, STEP_IDS, r);
@@ -283,6 +293,8 @@ const char *spawn_step_name(enum spawn_step step)
         return "user";
     case STEP_STDIO:
         return "stdio";
+    case STEP_LIMIT:
+        return "limits";
     case STEP_IDS:
         return "ids";
     case STEP_CWD:

@@ -14,6 +14,7 @@ enum spawn_step {
     STEP_CGROUP,
     STEP_USER,
     STEP_STDIO,
+    STEP_LIMIT,
     STEP_IDS,
     STEP_CWD,
     STEP_EXECVE,

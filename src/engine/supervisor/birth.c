@@ -37,6 +37,9 @@ static const unsigned char kept_caps[] = {
     CAP_SETUID, CAP_SETPCAP,      CAP_SETFCAP, CAP_NET_BIND_SERVICE, CAP_SYS_CHROOT,
 };
 
+/* Of pid 1, which needs some for each command, file and connection. Commands get limits.files from it. */
+enum { PID1_FILES = 65536 };
+
 static struct sb_birth *free_births;
 static char stage_stack[SB_STACK] __attribute__((aligned(16)));
 
@@ -337,7 +340,7 @@ static int stage(void *arg)
     }
     TRY(b, "dumpable", sb_sys(prctl, PR_SET_DUMPABLE, 1, 0, 0, 0));
     if (set_limit(b, RLIMIT_CORE, 0, 0) || set_limit(b, RLIMIT_NPROC, b->processes, b->processes) ||
-        set_limit(b, RLIMIT_NOFILE, b->files < 1024 ? b->files : 1024, b->files) ||
+        set_limit(b, RLIMIT_NOFILE, PID1_FILES, RLIM64_INFINITY) ||
         set_limit(b, RLIMIT_MEMLOCK, 8 << 20, 8 << 20) ||
         set_limit(b, RLIMIT_MSGQUEUE, 819200, 819200) ||
         set_limit(b, RLIMIT_SIGPENDING, 4096, 4096) || set_limit(b, RLIMIT_RTPRIO, 0, 0) ||

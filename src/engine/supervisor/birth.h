@@ -41,7 +41,7 @@ struct sb_birth {
     const struct sb_idmap *map;
     const char *tree[SB_TREES_MAX];
     int trees;
-    uint64_t processes, files; /* limits */
+    uint64_t processes; /* limit */
     bool allow_setuid, single;
     const char *hostname;
     struct sb_note note;

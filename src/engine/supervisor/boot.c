@@ -57,7 +57,6 @@ static void fill_birth(struct sb_birth *birth, const struct sb_box *b, const str
     for (int i = 0; i < s->layers.trees; i++)
         birth->tree[i] = sb_base_tree[i];
     birth->processes = b->rec.limit_processes;
-    birth->files = b->rec.limit_files;
     birth->allow_setuid = b->rec.allow_setuid;
     birth->single = sup.mode == SB_MODE_SINGLE;
     memcpy(birth->note.magic, "SBBIRTH1", sizeof birth->note.magic);

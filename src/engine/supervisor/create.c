@@ -11,7 +11,7 @@
 #include "template.h"
 
 enum { LIFETIME_DEFAULT_MS = 3600000, PROCESSES_DEFAULT = 1024, PROCESSES_MAX = 1 << 22 };
-enum { FILES_MIN = 128 }; /* fewer, and pid 1, which has the same limit, cannot do its work */
+enum { FILES_MIN = 16 }; /* what a shell needs to run a program */
 
 static int invalid(struct sb_failure *f, const char *what, const char *why)
 {
@@ -188,7 +188,7 @@ static int take_limits(struct sb_record *r, const struct sb_wire_in *in, struct 
     if (r->limit_processes < 2 || r->limit_processes > PROCESSES_MAX)
         return invalid(f, "limits.processes", "at least 2 (pid 1 is one)");
     if (r->limit_files < FILES_MIN)
-        return invalid(f, "limits.files", "at least 128 (pid 1 has the same limit)");
+        return invalid(f, "limits.files", "at least 16");
     if (r->limit_files > now.rlim_max)
         return sb_failed(f, "Unsupported", 0, "limits.files",
                          "this machine allows %llu open files a process at most",

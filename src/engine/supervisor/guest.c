@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/pidfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <signal.h>
 #include <unistd.h>
@@ -72,6 +73,10 @@ static int send_init(struct sb_box *b)
     sb_pack_u64(p, SB_F_EPOCH, b->rec.epoch);
     if (b->rec.limit_commands != 0)
         sb_pack_u64(p, SB_F_LIMIT_COMMANDS, b->rec.limit_commands);
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files); /* pid 1 has ours: its children cannot have more */
+    sb_pack_u64(p, SB_F_LIMIT_FILES,
+                b->rec.limit_files < files.rlim_max ? b->rec.limit_files : files.rlim_max);
     sb_pack_u64(p, SB_F_ALLOW_SETUID, b->rec.allow_setuid);
     pack_life(b, p, b->rec.lifetime_ms > 0 ? sb_now_ms() + b->rec.lifetime_ms : 0);
     for (const char *e = NULL; (e = sb_list_next(&b->env, e)) != NULL;)

@@ -46,7 +46,8 @@ function Process:running() end
 ---@return sandbar.Error? err
 function Process:resize(size) end
 
---- It goes on after its scope. Its pipes stay with this handle; once that is closed, output goes to the bounded tail.
+--- It goes on after its scope, and its output goes to the bounded tail from now on, for whoever attaches. What had come
+--- before can still be read here, up to an end.
 ---@param options? { timeout?: sandbar.Timeout }
 ---@return true? ok
 ---@return sandbar.Error? err

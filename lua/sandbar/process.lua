@@ -11,6 +11,7 @@ local merge = require "sandbar.merge"
 local own = require "sandbar.own"
 local record = require "sandbar.record"
 local reference = require "sandbar.reference"
+local stream = require "sandbar.stream"
 local wait = require "sandbar.wait"
 
 local MAX_UNREAD = 67108864 -- what wait{ output = true } keeps for later reads, a stream
@@ -167,6 +168,17 @@ function methods:resize(size)
   return fail("Unsupported", "resize", "terminals are not there yet on the local engine")
 end
 
+-- Its output is for others to read now, and drained until then.
+local function give_back(state)
+  if state._link.readers[state._serial] == state then
+    state._link.readers[state._serial] = nil
+  end
+  if state._lease then
+    state._lease:lease_release()
+  end
+  state._native:lease_release()
+end
+
 function methods:detach(opts)
   local state = state_of(self)
   opts = check.options("detach", 1, opts, check.TIMEOUT)
@@ -180,6 +192,9 @@ function methods:detach(opts)
     return nil, err
   end
   own.let_go(state)
+  stream.let_go(state.stdout)
+  stream.let_go(state.stderr)
+  give_back(state)
   state._kill = nil
   if state._release then
     state._release:cancel()
@@ -246,13 +261,7 @@ function methods:close(opts)
     state.stderr:close()
   end
   state.stdin:close()
-  if state._link.readers[state._serial] == state then
-    state._link.readers[state._serial] = nil
-  end
-  if state._lease then
-    state._lease:lease_release()
-  end
-  state._native:lease_release()
+  give_back(state)
   return ok, err
 end
 

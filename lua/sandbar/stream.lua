@@ -311,6 +311,14 @@ function stream.state(handle)
   return core.state(handle, output_class)
 end
 
+-- What has come can still be read, the rest goes elsewhere.
+function stream.let_go(handle)
+  local native = handle and core.state(handle, output_class)._native
+  if native then
+    native:end_reading()
+  end
+end
+
 -- Closed by its program? One that never was counts as closed.
 function stream.is_closed(handle)
   return handle == nil or core.state(handle, output_class)._closed == true

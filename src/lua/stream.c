@@ -90,6 +90,12 @@ static int stream_write(lua_State *L)
     return sb_lua_op_made(L, slot);
 }
 
+static int stream_end_reading(lua_State *L)
+{
+    sb_stream_end_reading(check(L));
+    return 0;
+}
+
 static int stream_close_write(lua_State *L)
 {
     sb_stream_close_write(check(L));
@@ -117,9 +123,11 @@ void sb_lua_open_stream(lua_State *L)
         {"close", stream_close},
         {"at_end", stream_at_end},
         {"close_write", stream_close_write},
+        {"end_reading", stream_end_reading},
         {NULL, NULL},
     };
-    static const char *const plain[] = {"try_read", "close", "at_end", "close_write", NULL};
+    static const char *const plain[] = {"try_read",    "close",       "at_end",
+                                        "close_write", "end_reading", NULL};
     static const struct sb_lua_class class = {
         .type = &sb_stream_type,
         .name = "sandbar.NativeStream",

@@ -625,6 +625,18 @@ void sb_stream_close_write(struct sb_stream *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+void sb_stream_end_reading(struct sb_stream *s)
+{
+    if (is_forked(s))
+        return;
+    pthread_mutex_lock(&s->lock);
+    if (s->readable && !s->eof && !s->closed) {
+        s->eof = 1;
+        kick(s, NULL);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
 void sb_stream_close(struct sb_stream *s)
 {
     if (is_forked(s))

@@ -43,6 +43,9 @@ struct sb_op *sb_stream_write(struct sb_stream *stream, struct sb_mailbox *mailb
 /* Half-close after what is queued has been written; for read ends: stop and close. Idempotent, any
  * thread, never waits. */
 void sb_stream_close_write(struct sb_stream *stream);
+/* Nothing more is taken off the descriptor: what is buffered can still be read, then comes the end. Idempotent,
+ * any thread, never waits. */
+void sb_stream_end_reading(struct sb_stream *stream);
 void sb_stream_close(struct sb_stream *stream);
 int sb_stream_at_end(const struct sb_stream *stream); /* end of file seen and buffer empty */
 

@@ -376,6 +376,16 @@ describe("faults of processes", function()
       end)
     end)
 
+    it("may be closed by a command that goes on: the SIGPIPE does not reach the host while it waits", function()
+      with_box(function(box)
+        for i = 1, 20 do
+          local size = i % 2 == 0 and 1000 or 1000000
+          local r = sandbar.assert(quick(5, box.exec, box, "exec <&-; sleep 0.05; echo on", { stdin = ("x"):rep(size) }))
+          assert.equal("on\n", r.stdout)
+        end
+      end)
+    end)
+
     it("is never the host's own", function()
       local dir = helper.dir()
       local child = helper.write_file(dir .. "/child.lua", [[

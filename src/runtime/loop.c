@@ -374,10 +374,12 @@ static void swallow_sigpipe(const sigset_t *outside)
 static int drive(struct sb_mailbox *own, int (*over)(void *arg), void *arg, uint64_t deadline)
 {
     struct epoll_event events[EVENTS_PER_TURN];
-    sigset_t all, old;
+    sigset_t all, old, asleep;
     int stop = 0, result = 0;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
+    asleep = old;
+    sigaddset(&asleep, SIGPIPE); /* a turn may have left one pending */
     waiter_drives = 1;
     loop.own = own;
     for (;;) {
@@ -391,7 +393,7 @@ static int drive(struct sb_mailbox *own, int (*over)(void *arg), void *arg, uint
             break;
         if (deadline != SB_NEVER && deadline - now < ns)
             ns = deadline - now;
-        int n = wait_for_events(events, ns, &old);
+        int n = wait_for_events(events, ns, &asleep);
         if (n < 0 && errno == EINTR) {
             result = -1;
             break;

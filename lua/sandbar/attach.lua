@@ -89,10 +89,9 @@ end
 local function reader_of(to, serial)
   local taken = to.readers[serial]
   if taken and stream.is_closed(taken.stdout) and stream.is_closed(taken.stderr) then
-    taken._native:lease_release()
-    taken, to.readers[serial] = nil, nil
+    process.give_back(taken)
   end
-  return taken
+  return to.readers[serial]
 end
 
 -- A process somebody else was reading when we attached: ask again.

@@ -168,8 +168,8 @@ function methods:resize(size)
   return fail("Unsupported", "resize", "terminals are not there yet on the local engine")
 end
 
--- Its output is for others to read now, and drained until then.
-local function give_back(state)
+--- Its output is for others to read now, and drained until then.
+function process.give_back(state)
   if state._link.readers[state._serial] == state then
     state._link.readers[state._serial] = nil
   end
@@ -194,7 +194,7 @@ function methods:detach(opts)
   own.let_go(state)
   stream.let_go(state.stdout)
   stream.let_go(state.stderr)
-  give_back(state)
+  process.give_back(state)
   state._kill = nil
   if state._release then
     state._release:cancel()
@@ -261,7 +261,7 @@ function methods:close(opts)
     state.stderr:close()
   end
   state.stdin:close()
-  give_back(state)
+  process.give_back(state)
   return ok, err
 end
 

@@ -62,6 +62,23 @@ describe("a plain script", function()
   end)
 end)
 
+describe("a task", function()
+  it("could never be started on Lua 5.1 once the scheduler had failed to load", function()
+    local r = helper.run_lua [[
+      local sandbar = require "sandbar"
+      local name = "sandbar.host.scheduler"
+      local carried = package.preload[name]
+      package.preload[name] = function() error("too many open files\nfor now", 0) end
+      local task, err = sandbar.spawn(function() end)
+      print(task, err)
+      package.preload[name] = carried
+      print(sandbar.spawn(function() return "runs" end):wait())
+    ]]
+    assert.equal("nil\tspawn: tasks cannot be run: too many open files (CannotWait)\nruns\n", r.stdout)
+    assert.equal("", r.stderr)
+  end)
+end)
+
 describe("sandbar.run", function()
   it("returns what the function returned", function()
     assert.same({ 3, "x" }, { sandbar.run(function(a, b)

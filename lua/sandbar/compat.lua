@@ -42,4 +42,26 @@ function compat.traceback(...)
   return debug and debug.traceback(...)
 end
 
+--- Ctrl-C raises the interpreters' own message. It means the program, and must not end as the failure of the
+--- task, the finalizer or the loading that it hit.
+function compat.is_interrupt(err)
+  return type(err) == "string" and err:find("interrupted!$") ~= nil
+end
+
+--- A module, or nil and the first line of why it cannot be read just now (a program out of descriptors); the
+--- next call tries again, also on Lua 5.1, whose require remembers the attempt.
+function compat.load(name)
+  local ok, module = pcall(require, name)
+  if ok then
+    return module
+  end
+  if type(package.loaded[name]) ~= "table" then
+    package.loaded[name] = nil
+  end
+  if compat.is_interrupt(module) then
+    error(module, 0)
+  end
+  return nil, tostring(module):match("^[^\n]*")
+end
+
 return compat

@@ -4,7 +4,6 @@
 
 local compat = require "sandbar.compat"
 local errors = require "sandbar.errors"
-local nested = require "sandbar.nested"
 
 local exit = {}
 
@@ -46,7 +45,7 @@ end
 function exit.interrupted(reasons)
   for _, reason in ipairs(reasons) do
     local err = reason.error
-    if nested.is_interrupt(err) or errors.is(err, "Aggregate") and exit.interrupted(err.reasons) then
+    if compat.is_interrupt(err) or errors.is(err, "Aggregate") and exit.interrupted(err.reasons) then
       return true
     end
   end

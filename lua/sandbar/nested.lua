@@ -159,12 +159,6 @@ function nested.pcall(fn, ...)
   return drop_first(call_in_coroutine(fn, ...))
 end
 
---- Ctrl-C raises the interpreters' own message. It means the program, and must not end as the failure of the
---- task or the finalizer that it hit.
-function nested.is_interrupt(err)
-  return type(err) == "string" and err:find("interrupted!$") ~= nil
-end
-
 --- Replaced by the host that runs tasks as coroutines: an interrupt was raised in one of them.
 function nested.interrupted() end
 
@@ -172,7 +166,7 @@ local hits_coroutines = rawget(_G, "jit") ~= nil -- elsewhere it is raised in th
 
 --- Tells the host if what a coroutine raised is one. Was it?
 function nested.pass_interrupt(err)
-  if not hits_coroutines or not nested.is_interrupt(err) then
+  if not hits_coroutines or not compat.is_interrupt(err) then
     return false
   end
   nested.interrupted(err)

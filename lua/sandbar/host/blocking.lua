@@ -1,6 +1,7 @@
 -- The host of plain scripts and of game loops. The main program waits by blocking in poll(2), which also
 -- runs the spawned tasks; a program that calls sandbar.step never blocks, its main part cannot wait.
 
+local compat = require "sandbar.compat"
 local context = require "sandbar.context"
 local core = require "sandbar.core"
 
@@ -23,14 +24,12 @@ local UNYIELDABLE = "a wait cannot leave the function it is inside of (a callbac
   .. "coroutine that is being closed); do the waiting outside of it"
 local NEVER = "nothing is left that could end this wait: no operation is under way, no task can go on"
 
--- True, or nil and why it cannot be read just now (a program out of descriptors).
+-- True, or nil and why there is no scheduler just now.
 local function schedules()
   if not scheduler then
-    local ok, module = pcall(require, "sandbar.host.scheduler")
-    if not ok and tostring(module):find("interrupted!$") then -- Ctrl-C
-      error(module, 0)
-    elseif not ok then
-      return nil, "tasks cannot be run: " .. tostring(module):match("^[^\n]*")
+    local module, why = compat.load("sandbar.host.scheduler")
+    if not module then
+      return nil, "tasks cannot be run: " .. why
     end
     scheduler = module
   end

@@ -5,8 +5,19 @@ local helper = require "spec.helper"
 helper.guard()
 
 -- calls(): those on what is in the sandbox "lost" that must answer Closed, and others with what they answer.
+-- collect_until(): collects what was lost and waits for a finalizer to have run.
 local PRELUDE = [[
   local sandbar = require "sandbar"
+
+  local function collect_until(finalized)
+    collectgarbage()
+    collectgarbage()
+    local deadline = os.time() + 20
+    while not finalized() do
+      assert(os.time() < deadline, "the finalizer does not run")
+      sandbar.sleep(0.01)
+    end
+  end
 
   local function calls(scope, root, from)
     local sandboxes = sandbar.assert(sandbar.open { root = root, linger = 0 })
@@ -126,13 +137,7 @@ describe("a handle that was collected together with its scope", function()
           coroutine.yield()
         end)
       end))
-      collectgarbage()
-      collectgarbage()
-      local deadline = os.time() + 20
-      while not ran do
-        assert(os.time() < deadline, "the finalizer does not run")
-        sandbar.sleep(0.01)
-      end
+      collect_until(function() return ran end)
     ]], { args = { helper.root(), SERVER }, timeout = 60 })
     assert.equal("", r.stderr)
     assert.equal("39\t14\n", r.stdout)
@@ -171,8 +176,7 @@ describe("a handle that was collected together with its scope", function()
   end)
 
   it("leaves alone what the program still has", function()
-    local r = helper.run_lua([[
-      local sandbar = require "sandbar"
+    local r = helper.run_lua(PRELUDE .. [[
       local sandboxes = sandbar.assert(sandbar.open { root = (...), linger = 0 })
       local box = sandbar.assert(sandboxes:create_scoped())
       local said
@@ -187,13 +191,7 @@ describe("a handle that was collected together with its scope", function()
           coroutine.yield()
         end)
       end))
-      collectgarbage()
-      collectgarbage()
-      local deadline = os.time() + 20
-      while not said do
-        assert(os.time() < deadline, "the finalizer does not run")
-        sandbar.sleep(0.01)
-      end
+      collect_until(function() return said end)
       print(said[1], said[2], said[3])
       sandbar.assert(box:close())
     ]], { args = { helper.root() } })

@@ -12,14 +12,6 @@
 #define ROUNDS (20000 / CHECK_SCALE)
 #define BYTES ((64u << 20) / CHECK_SCALE)
 
-static _Atomic unsigned wakes;
-
-static void on_thirst(void *arg)
-{
-    (void)arg;
-    wakes++;
-}
-
 /* Byte `i` of every body here. */
 static unsigned char byte_at(size_t i)
 {
@@ -50,6 +42,23 @@ static size_t append(struct sb_queue *queue, size_t from, size_t n)
     return n;
 }
 
+/* A body whose transfer goes on whether it is asked to or not. */
+static struct sb_body *new_body(struct sb_queue **queue)
+{
+    struct sb_body *body = sb_body_new(queue, check_nothing, NULL);
+    CHECK(body != NULL);
+    return body;
+}
+
+/* Reads `n` bytes that are there. */
+static struct sb_result take_out(struct sb_body *body, size_t n, const void **lent)
+{
+    struct sb_result result = {.fd = -1};
+    CHECK(sb_body_try_read(body, SB_READ_EXACT, n, &result, lent) == 1);
+    CHECK(result.bytes_len == n);
+    return result;
+}
+
 static void on_end(void *arg)
 {
     sb_queue_end(arg, NULL);
@@ -64,7 +73,7 @@ static void finish(struct sb_body *body, struct sb_queue *queue)
 static void in_any_order(void)
 {
     struct sb_queue *queue;
-    struct sb_body *body = sb_body_new(&queue, on_thirst, NULL);
+    struct sb_body *body = new_body(&queue);
     size_t in = 0, out = 0;
     srand(1);
     for (int round = 0; round < ROUNDS; round++) {
@@ -113,11 +122,11 @@ static void in_any_order(void)
 static void closed_while_lent(void)
 {
     struct sb_queue *queue;
-    struct sb_body *body = sb_body_new(&queue, on_thirst, NULL);
+    struct sb_body *body = new_body(&queue);
     struct sb_result result = {.fd = -1};
     const void *lent = NULL;
     append(queue, 0, 100000);
-    CHECK(sb_body_try_read(body, SB_READ_EXACT, 60000, &result, &lent) == 1);
+    take_out(body, 60000, &lent);
     sb_body_close(body);
     CHECK(is_right(lent, 0, 60000));
     CHECK(sb_queue_append(queue, "more", 4) == 0); /* goes nowhere */
@@ -131,17 +140,15 @@ static void closed_while_lent(void)
 static void never_given_back(void)
 {
     struct sb_queue *queue;
-    struct sb_body *body = sb_body_new(&queue, on_thirst, NULL);
-    struct sb_result result = {.fd = -1};
+    struct sb_body *body = new_body(&queue);
     const void *lent = NULL;
     size_t in = append(queue, 0, 200000), out = 1000;
-    CHECK(sb_body_try_read(body, SB_READ_EXACT, 1000, &result, &lent) == 1);
+    take_out(body, 1000, &lent);
     while (out < 3000000) {
-        struct sb_result next = {.fd = -1};
         while (in - out < 70000)
             in += append(queue, in, 16384);
-        CHECK(sb_body_try_read(body, SB_READ_EXACT, 65536, &next, NULL) == 1);
-        CHECK(next.bytes_len == 65536 && is_right(next.bytes, out, 65536));
+        struct sb_result next = take_out(body, 65536, NULL);
+        CHECK(is_right(next.bytes, out, 65536));
         free(next.bytes);
         out += 65536;
     }
@@ -198,11 +205,7 @@ static void beside_the_transfer(void)
             sb_body_give_back(body);
         } else {
             struct sb_op *op = sb_body_read(body, mailbox, SB_READ_EXACT, n);
-            while (!sb_op_done(op)) {
-                sb_mailbox_poll(mailbox, sb_now() + 10ull * SECOND);
-                drain(mailbox);
-            }
-            struct sb_result *r = sb_op_result(op);
+            struct sb_result *r = wait_for(mailbox, op);
             CHECK(r->bytes_len == n && is_right(r->bytes, out, n));
             sb_op_unref(op);
         }

@@ -44,6 +44,26 @@ static void close_conn(void *arg)
     sb_conn_close(&conn, &error);
 }
 
+/* Opens the connection; what it sends comes out of the result, where answers go in. */
+static int open_pair(void)
+{
+    int pair[2];
+    conn = (struct sb_conn){0};
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair) == 0);
+    on_loop(open_conn, &pair[0]);
+    return pair[1];
+}
+
+/* Sends a request, with `nfds` descriptors 0 along; `call` NULL: nobody hears the answer. */
+static int ask(struct sb_call *call, unsigned nfds)
+{
+    unsigned char msg[64];
+    struct sb_packer p;
+    int none = 0;
+    sb_pack_begin(&p, msg, sizeof msg, SB_C_PING, 0, 0);
+    return sb_conn_call(&conn, call, msg, p.len, &none, nfds, &error);
+}
+
 static int give(int fd, unsigned count)
 {
     union {
@@ -73,32 +93,29 @@ static double cpu(void)
 static int short_of_room(void)
 {
     struct rlimit limit = {FILES, FILES};
-    int crowd[2], pair[2], none = 0;
-    unsigned char msg[64], got[64];
+    int crowd[2], peer;
+    unsigned char got[64];
     struct timeval patience = {.tv_sec = 5};
-    struct sb_packer p;
     if (geteuid() == 0 && setresuid(UID, UID, UID) < 0)
         return 77;
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, crowd) == 0);
-    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair) == 0);
-    on_loop(open_conn, &pair[0]);
+    peer = open_pair();
     if (give(crowd[0], CROWD) < 0 || give(crowd[0], 1) == 0)
         return 77;
 
-    sb_pack_begin(&p, msg, sizeof msg, SB_C_PING, 0, 0);
-    CHECK(sb_conn_call(&conn, NULL, msg, p.len, &none, 1, &error) == 0);
+    CHECK(ask(NULL, 1) == 0);
     double before = cpu();
     usleep(300000);
     CHECK(cpu() - before < 0.1);
-    CHECK(read(pair[1], got, sizeof got) < 0);
+    CHECK(read(peer, got, sizeof got) < 0);
 
     close(crowd[1]); /* nothing is in flight any more */
     close(crowd[0]);
-    CHECK(setsockopt(pair[1], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
-    for (int i = 0; i < 500 && read(pair[1], got, sizeof got) < 0; i++)
+    CHECK(setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
+    for (int i = 0; i < 500 && read(peer, got, sizeof got) < 0; i++)
         usleep(10000);
-    CHECK(sb_conn_call(&conn, NULL, msg, p.len, NULL, 0, &error) == 0);
+    CHECK(ask(NULL, 0) == 0);
     on_loop(close_conn, NULL);
     return 0;
 }
@@ -106,12 +123,11 @@ static int short_of_room(void)
 /* What does not fit the queue either is refused with its kind, as the negative result. */
 static void full_queue(void)
 {
-    int pair[2], rc = 0;
+    int peer = open_pair(), rc = 0;
     size_t len = SB_SPILL_FROM;
     unsigned char *msg = calloc(1, len);
     struct sb_packer p;
-    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair) == 0);
-    on_loop(open_conn, &pair[0]);
+    CHECK(msg != NULL);
     for (int i = 0; i < 1000 && rc == 0; i++) {
         sb_pack_begin(&p, msg, len, SB_C_PING, 0, 0);
         rc = sb_conn_call(&conn, NULL, msg, len, NULL, 0, &error);
@@ -119,7 +135,7 @@ static void full_queue(void)
     CHECK(rc == -(int)SB_ERR_BUSY && error.kind == SB_ERR_BUSY);
     on_loop(close_conn, NULL);
     sb_conn_free(&conn, 0);
-    close(pair[1]);
+    close(peer);
     free(msg);
     passed("a full queue is Busy, as the negative result too");
 }
@@ -140,41 +156,25 @@ static void answer_with(int fd, uint16_t answer_type, uint32_t req)
     CHECK(write(fd, buf, p.len) == (ssize_t)p.len);
 }
 
-static int answers_become(int n)
-{
-    for (int i = 0; i < 1000 && answers != n; i++)
-        usleep(5000);
-    return answers == n;
-}
-
 /* A worker of pid 1 may have answered before it was killed: then pid 1 answers once more. */
 static void a_second_answer(void)
 {
     struct sb_call call[2] = {{count_answer, 0}, {count_answer, 0}};
-    unsigned char msg[64];
-    struct sb_packer p;
-    int pair[2];
-    conn = (struct sb_conn){0};
-    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair) == 0);
-    on_loop(open_conn, &pair[0]);
-    for (int i = 0; i < 2; i++) {
-        sb_pack_begin(&p, msg, sizeof msg, SB_C_PING, 0, 0);
-        CHECK(sb_conn_call(&conn, &call[i], msg, p.len, NULL, 0, &error) == 0);
-    }
-    answer_with(pair[1], SB_REPLY, call[0].req);
-    answer_with(pair[1], SB_ERROR, call[0].req);
-    answer_with(pair[1], SB_REPLY, call[1].req);
-    CHECK(answers_become(2) && conn.state == SB_CONN_OPEN);
-    sb_pack_begin(&p, msg, sizeof msg, SB_C_PING, 0, 0);
-    CHECK(sb_conn_call(&conn, &call[0], msg, p.len, NULL, 0, &error) == 0);
-    answer_with(pair[1], SB_REPLY, call[1].req); /* a success that nobody asked for is rubbish */
-    for (int i = 0; i < 1000 && conn.state == SB_CONN_OPEN; i++)
-        usleep(5000);
-    CHECK(conn.state == SB_CONN_LOST);
+    int peer = open_pair();
+    answers = 0;
+    CHECK(ask(&call[0], 0) == 0 && ask(&call[1], 0) == 0);
+    answer_with(peer, SB_REPLY, call[0].req);
+    answer_with(peer, SB_ERROR, call[0].req);
+    answer_with(peer, SB_REPLY, call[1].req);
+    CHECK_SOON(answers == 2);
+    CHECK(conn.state == SB_CONN_OPEN);
+    CHECK(ask(&call[0], 0) == 0);
+    answer_with(peer, SB_REPLY, call[1].req); /* a success that nobody asked for is rubbish */
+    CHECK_SOON(conn.state == SB_CONN_LOST);
     on_loop(forget_calls, NULL);
-    CHECK(answers_become(102));
+    CHECK(answers == 102);
     sb_conn_free(&conn, 0);
-    close(pair[1]);
+    close(peer);
     passed("an error comes late and is dropped, a late success costs the connection");
 }
 
@@ -196,23 +196,14 @@ static void answer_and_leave(void *arg)
 static void an_answer_before_the_end(void)
 {
     struct sb_call call[2] = {{count_answer, 0}, {count_answer, 0}};
-    unsigned char msg[64];
-    struct sb_packer p;
-    int pair[2];
-    conn = (struct sb_conn){0};
+    int peer = open_pair();
     answers = 0;
-    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair) == 0);
-    on_loop(open_conn, &pair[0]);
-    for (int i = 0; i < 2; i++) {
-        sb_pack_begin(&p, msg, sizeof msg, SB_C_PING, 0, 0);
-        CHECK(sb_conn_call(&conn, &call[i], msg, p.len, NULL, 0, &error) == 0);
-    }
-    on_loop(answer_and_leave, &(struct leaving){pair[1], call[0].req});
-    for (int i = 0; i < 1000 && conn.state == SB_CONN_OPEN; i++)
-        usleep(5000);
-    CHECK(conn.state == SB_CONN_LOST && answers == 1);
+    CHECK(ask(&call[0], 0) == 0 && ask(&call[1], 0) == 0);
+    on_loop(answer_and_leave, &(struct leaving){peer, call[0].req});
+    CHECK_SOON(conn.state == SB_CONN_LOST);
+    CHECK(answers == 1);
     on_loop(forget_calls, NULL);
-    CHECK(answers_become(101));
+    CHECK(answers == 101);
     sb_conn_free(&conn, 0);
     passed("an answer given before the other side ended is heard, whatever it left unread");
 }

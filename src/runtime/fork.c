@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 
 #include "internal.h"
+#include "source.h"
 
 static _Atomic uint64_t generation = 1;
 
@@ -20,10 +21,12 @@ static void prepare(void)
     sb_secret_fork_lock();
     sb_pool_fork_lock();
     sb_loop_fork_lock();
+    sb_sources_fork_lock();
 }
 
 static void parent(void)
 {
+    sb_sources_fork_unlock();
     sb_loop_fork_unlock();
     sb_pool_fork_unlock();
     sb_secret_fork_unlock();
@@ -34,6 +37,7 @@ static void parent(void)
 static void child(void)
 {
     generation++;
+    sb_sources_fork_child();
     sb_loop_fork_child();
     sb_pool_fork_child();
     sb_release_fork_child();

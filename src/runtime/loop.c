@@ -1,7 +1,8 @@
-/* The loop: one epoll, the work posted to it, and the end of each turn, where the mailboxes that got
- * something are signalled once. Timers are in timer.c, the file threads in pool.c.
+/* The loop: whose turns they are, the work posted to them, and the end of each, where the mailboxes that
+ * got something are signalled once. What it watches is in source.c, timers are in timer.c, the file
+ * threads in pool.c.
  *
- * A turn: events of one epoll_wait, posted work, due timers, signals. Work posted during a turn
+ * A turn: events of one wait, posted work, due timers, signals. Work posted during a turn
  * runs in the next one, which then does not sleep. The wake descriptor is edge-triggered and never
  * read; `signalled` keeps a running loop from being woken again and again.
  *
@@ -16,50 +17,33 @@
  *              thread reads) goes off, and our thread takes over.
  */
 #include <errno.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
 #include "listen.h"
+#include "source.h"
 #include "timer.h"
 
-#define EVENTS_PER_TURN 64
-#define WAKE_KEY UINT64_MAX
-#define HOLD 1000000  /* ns that the loop may stand still between two waits ... */
-#define HOLD_MAX 4    /* ... up to so many times that, while there is nothing to do in between */
-#define SHORT 3       /* a wait is, as long as it lasts no more than so many times the hold */
-#define SIGSET_SIZE 8 /* the kernel's */
+#define HOLD 1000000 /* ns that the loop may stand still between two waits ... */
+#define HOLD_MAX 4   /* ... up to so many times that, while there is nothing to do in between */
+#define SHORT 3      /* a wait is, as long as it lasts no more than so many times the hold */
 
 enum loop_state { LOOP_NONE, LOOP_RUNNING, LOOP_STOPPING, LOOP_STOPPED };
 enum driver { BY_THREAD, BY_WAITER, BY_NOBODY };
 
-/* A watched descriptor. `serial` tells an event of this source from one of an earlier source with
- * the same descriptor that the same epoll_wait has already returned. */
-struct slot {
-    struct sb_source *source;
-    uint32_t serial;
-    uint32_t events;
-    uint32_t armed; /* what the kernel watches for: more than `events` while the source rests */
-};
-
 static struct {
-    pthread_mutex_t
-        lock; /* guards all down to the ruled line; slots are written by the I/O thread only */
+    pthread_mutex_t lock; /* guards all down to the ruled line */
     enum loop_state state;
     pthread_t thread;
-    int epoll_fd, wake_fd;
+    int wake_fd;
     struct sb_post *head, **tail;
     int signalled;
-    struct slot *slots; /* by descriptor */
-    size_t slot_count;
     enum driver driver;
     int waiters;              /* threads in sb_loop_wait */
     uint64_t turns;           /* how often a waiter has taken the loop over */
@@ -69,13 +53,11 @@ static struct {
     uint64_t hold;       /* HOLD to HOLD_MAX * HOLD */
     uint64_t takes_over; /* BY_NOBODY: when our thread takes over */
     /* ---- the driver's own */
-    uint32_t serial;
     struct sb_mailbox *touched;
     unsigned worked;        /* turns with something to do since our thread took over */
     struct sb_mailbox *own; /* of the waiter that drives: it sees for itself what is there */
 } loop = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
-    .epoll_fd = -1,
     .wake_fd = -1,
     .baton_fd = -1,
     .tail = &loop.head,
@@ -130,52 +112,6 @@ void sb_clock_advance(uint64_t ns)
 }
 
 /* ---- turns ---- */
-
-/* With the signals of `mask` blocked instead of the thread's, unless it is NULL. */
-static int wait_for_events(struct epoll_event *events, uint64_t ns, const sigset_t *mask)
-{
-#ifdef SYS_epoll_pwait2
-    static _Atomic int missing;
-    if (!missing) {
-        struct timespec ts = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-        long n = syscall(SYS_epoll_pwait2, loop.epoll_fd, events, EVENTS_PER_TURN,
-                         ns == SB_NEVER ? NULL : &ts, mask, SIGSET_SIZE);
-        if (n >= 0 || errno != ENOSYS)
-            return (int)n;
-        missing = 1;
-    }
-#endif
-    uint64_t ms = ns / 1000000u + (ns % 1000000u != 0); /* never early */
-    return epoll_pwait(loop.epoll_fd, events, EVENTS_PER_TURN,
-                       ns == SB_NEVER ? -1
-                       : ms > INT_MAX ? INT_MAX
-                                      : (int)ms,
-                       mask);
-}
-
-/* Without EPOLLET an unwatched source would report EPOLLHUP and EPOLLERR for ever. */
-static int control(int op, int fd, struct slot *slot)
-{
-    struct epoll_event event = {.events = slot->events != 0 ? slot->events : EPOLLET,
-                                .data.u64 = (uint64_t)slot->serial << 32 | (uint32_t)fd};
-    slot->armed = slot->events;
-    return epoll_ctl(loop.epoll_fd, op, fd, &event);
-}
-
-static void dispatch(const struct epoll_event *event)
-{
-    uint64_t key = event->data.u64;
-    if (key == WAKE_KEY)
-        return;
-    struct slot *slot = &loop.slots[(uint32_t)key];
-    uint32_t ready = event->events & (slot->events | EPOLLERR | EPOLLHUP);
-    if (slot->source == NULL || slot->serial != (uint32_t)(key >> 32))
-        return;
-    if (slot->events != slot->armed) /* it rests, and would be told of again and again */
-        control(EPOLL_CTL_MOD, slot->source->fd, slot);
-    else if (slot->events != 0 && ready != 0)
-        slot->source->ready(slot->source, ready);
-}
 
 static void run_posts(void)
 {
@@ -313,7 +249,6 @@ static void stand_by(void)
 
 static void *run(void *arg)
 {
-    struct epoll_event events[EVENTS_PER_TURN];
     int stop = 0;
     (void)arg;
     pthread_setname_np(pthread_self(), "sandbar-io");
@@ -326,10 +261,7 @@ static void *run(void *arg)
         uint64_t ns = may_sleep(&stop);
         if (stop)
             break;
-        int n = wait_for_events(events, ns, NULL);
-        loop.worked += n != 1 || events[0].data.u64 != WAKE_KEY;
-        for (int i = 0; i < n; i++)
-            dispatch(&events[i]);
+        loop.worked += sb_sources_turn(ns, NULL) != SB_TURN_WOKEN;
     }
     sb_listen_end();
     return NULL;
@@ -373,7 +305,6 @@ static void swallow_sigpipe(const sigset_t *outside)
 /* Signals arrive only while it sleeps, so that no handler runs in the middle of a turn. */
 static int drive(struct sb_mailbox *own, int (*over)(void *arg), void *arg, uint64_t deadline)
 {
-    struct epoll_event events[EVENTS_PER_TURN];
     sigset_t all, old, asleep;
     int stop = 0, result = 0;
     sigfillset(&all);
@@ -393,13 +324,10 @@ static int drive(struct sb_mailbox *own, int (*over)(void *arg), void *arg, uint
             break;
         if (deadline != SB_NEVER && deadline - now < ns)
             ns = deadline - now;
-        int n = wait_for_events(events, ns, &asleep);
-        if (n < 0 && errno == EINTR) {
+        if (sb_sources_turn(ns, &asleep) == SB_TURN_SIGNAL) {
             result = -1;
             break;
         }
-        for (int i = 0; i < n; i++)
-            dispatch(&events[i]);
     }
     loop.own = NULL;
     waiter_drives = 0;
@@ -491,25 +419,21 @@ void sb_thread_join(pthread_t thread, int seconds)
 
 static void close_fds(void)
 {
-    if (loop.epoll_fd >= 0)
-        close(loop.epoll_fd);
+    sb_sources_close();
     if (loop.wake_fd >= 0)
         close(loop.wake_fd);
     if (loop.baton_fd >= 0)
         close(loop.baton_fd);
-    loop.epoll_fd = loop.wake_fd = loop.baton_fd = -1;
+    loop.wake_fd = loop.baton_fd = -1;
 }
 
 /* Lock held. */
 static int start(struct sb_error *err)
 {
-    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = WAKE_KEY};
     int error;
-    loop.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     loop.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     loop.baton_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
-    if (loop.epoll_fd < 0 || loop.wake_fd < 0 || loop.baton_fd < 0 ||
-        epoll_ctl(loop.epoll_fd, EPOLL_CTL_ADD, loop.wake_fd, &event) < 0) {
+    if (loop.wake_fd < 0 || loop.baton_fd < 0 || sb_sources_open(loop.wake_fd) < 0) {
         error = errno;
         close_fds();
         return sb_fail_errno(err, error, "start I/O thread", "cannot make the event descriptors");
@@ -604,83 +528,6 @@ void sb_loop_stop(void)
     pthread_mutex_unlock(&loop.lock);
 }
 
-/* ---- sources ---- */
-
-static int reserve_slot(int fd, struct sb_error *err)
-{
-    if ((size_t)fd < loop.slot_count)
-        return 0;
-    size_t count = loop.slot_count > 0 ? loop.slot_count : 64;
-    while (count <= (size_t)fd)
-        count *= 2;
-    struct slot *slots = realloc(loop.slots, count * sizeof *slots);
-    if (slots == NULL)
-        return sb_fail_errno(err, ENOMEM, "watch", "cannot watch a descriptor");
-    for (size_t i = loop.slot_count; i < count; i++)
-        slots[i] = (struct slot){0};
-    loop.slots = slots;
-    loop.slot_count = count;
-    return 0;
-}
-
-int sb_source_add(struct sb_source *source, struct sb_error *err)
-{
-    int error = 0;
-    pthread_mutex_lock(&loop.lock);
-    if (source->fd < 0)
-        error = sb_fail_errno(err, EBADF, "watch", "cannot watch a descriptor");
-    if (error == 0)
-        error = reserve_slot(source->fd, err);
-    if (error == 0) {
-        struct slot slot = {source, ++loop.serial, source->events, 0};
-        if (control(EPOLL_CTL_ADD, source->fd, &slot) < 0)
-            error = sb_fail_errno(err, errno, "watch", "cannot watch a descriptor");
-        else
-            loop.slots[source->fd] = slot;
-    }
-    pthread_mutex_unlock(&loop.lock);
-    return error;
-}
-
-/* The slot of a source that is added, else NULL. */
-static struct slot *find_slot(const struct sb_source *source)
-{
-    if (source->fd < 0 || (size_t)source->fd >= loop.slot_count)
-        return NULL;
-    struct slot *slot = &loop.slots[source->fd];
-    return slot->source == source ? slot : NULL;
-}
-
-void sb_source_change(struct sb_source *source, uint32_t events)
-{
-    struct slot *slot = find_slot(source);
-    source->events = events;
-    if (slot == NULL || slot->events == events)
-        return;
-    slot->events = events;
-    if (slot->armed != events)
-        control(EPOLL_CTL_MOD, source->fd, slot);
-}
-
-void sb_source_rest(struct sb_source *source)
-{
-    struct slot *slot = find_slot(source);
-    source->events = 0;
-    if (slot != NULL)
-        slot->events = 0;
-}
-
-void sb_source_remove(struct sb_source *source)
-{
-    struct slot *slot = find_slot(source);
-    if (slot == NULL)
-        return;
-    epoll_ctl(loop.epoll_fd, EPOLL_CTL_DEL, source->fd, NULL);
-    pthread_mutex_lock(&loop.lock);
-    *slot = (struct slot){0};
-    pthread_mutex_unlock(&loop.lock);
-}
-
 /* ---- fork ---- */
 
 void sb_loop_fork_lock(void)
@@ -699,12 +546,6 @@ void sb_loop_fork_child(void)
 {
     set_io_thread(0);
     waiter_drives = 0;
-    for (size_t fd = 0; fd < loop.slot_count; fd++)
-        if (loop.slots[fd].source != NULL) {
-            close((int)fd);
-            loop.slots[fd].source->fd = -1;
-            loop.slots[fd] = (struct slot){0};
-        }
     close_fds();
     loop.state = LOOP_NONE;
     loop.head = NULL;

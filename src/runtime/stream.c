@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "buffer.h"
 #include "internal.h"
 #include "transfer.h"
 
@@ -39,9 +40,7 @@ struct sb_stream {
     struct sb_transfer transfer;
     int readable, writable;
 
-    unsigned char *buf; /* buf[start .. start + len) is unread */
-    size_t cap, start, len;
-    size_t scanned; /* so many of these bytes hold no newline */
+    struct sb_buffer unread;
     size_t high;
     size_t room; /* of the next transfer */
     int eof, read_error;
@@ -62,7 +61,7 @@ struct sb_stream {
     struct sb_post post;
 };
 
-/* ---- the buffer; lock held in all of it ---- */
+/* ---- what is unread; lock held in all of it ---- */
 
 /* How much may be buffered: more than the high mark only while a reader needs it. */
 static size_t limit(const struct sb_stream *s)
@@ -73,51 +72,21 @@ static size_t limit(const struct sb_stream *s)
     return need > s->high ? need : s->high;
 }
 
-/* Room for `room` bytes behind the unread ones. Moves them only when that frees more than
- * it moves. */
-static int make_room(struct sb_stream *s, size_t room)
-{
-    if (s->cap - s->start - s->len >= room)
-        return 0;
-    if (s->start >= s->len && s->cap - s->len >= room) {
-        memmove(s->buf, s->buf + s->start, s->len);
-        s->start = 0;
-        return 0;
-    }
-    size_t cap = s->len + room > s->cap * 2 ? s->len + room : s->cap * 2;
-    unsigned char *buf = malloc(cap);
-    if (buf == NULL)
-        return -1;
-    if (s->len > 0)
-        memcpy(buf, s->buf + s->start, s->len);
-    free(s->buf);
-    s->buf = buf;
-    s->cap = cap;
-    s->start = 0;
-    return 0;
-}
-
-static void drop_buffer(struct sb_stream *s)
-{
-    free(s->buf);
-    s->buf = NULL;
-    s->cap = s->start = s->len = s->scanned = 0;
-}
-
 /* Reads until the descriptor has no more or the limit is reached. */
 static void fill(struct sb_stream *s)
 {
     size_t most = limit(s), turn = 0;
-    while (s->readable && !s->closed && !s->eof && s->read_error == 0 && s->len < most &&
+    while (s->readable && !s->closed && !s->eof && s->read_error == 0 && s->unread.len < most &&
            turn < TURN_MOST) {
-        size_t room = most - s->len < s->room ? most - s->len : s->room;
-        if (make_room(s, room) < 0) {
+        size_t room = most - s->unread.len < s->room ? most - s->unread.len : s->room;
+        unsigned char *end = sb_buffer_room(&s->unread, room);
+        if (end == NULL) {
             s->read_error = ENOMEM;
             break;
         }
-        ssize_t n = sb_transfer_read(&s->transfer, s->source.fd, s->buf + s->start + s->len, room);
+        ssize_t n = sb_transfer_read(&s->transfer, s->source.fd, end, room);
         if (n > 0) {
-            s->len += (size_t)n;
+            s->unread.len += (size_t)n;
             turn += (size_t)n;
             if ((size_t)n == s->room && s->room < READ_MOST)
                 s->room *= 2;
@@ -131,32 +100,21 @@ static void fill(struct sb_stream *s)
             s->read_error = errno;
         }
     }
-    if (s->len == 0 && (s->eof || s->read_error != 0))
-        drop_buffer(s);
+    if (s->unread.len == 0 && (s->eof || s->read_error != 0))
+        sb_buffer_drop(&s->unread);
 }
 
 /* Moves `n` bytes into the result. */
 static void take(struct sb_stream *s, size_t n, struct sb_result *r)
 {
-    if (s->start == 0 && n == s->len && n > 0 && n >= s->cap / 2) {
-        r->bytes = s->buf;
-        s->buf = NULL;
-        s->cap = s->len = s->scanned = 0;
-    } else {
-        r->bytes = malloc(n > 0 ? n : 1);
-        if (r->bytes == NULL) {
-            sb_fail_errno(&r->error, ENOMEM, "read", "cannot take what was read");
-            return;
-        }
-        if (n > 0)
-            memcpy(r->bytes, s->buf + s->start, n);
-        s->start = n < s->len ? s->start + n : 0;
-        s->len -= n;
-        s->scanned -= s->scanned < n ? s->scanned : n;
-        if (s->len == 0 && s->eof)
-            drop_buffer(s);
+    r->bytes = sb_buffer_take(&s->unread, n);
+    if (r->bytes == NULL) {
+        sb_fail_errno(&r->error, ENOMEM, "read", "cannot take what was read");
+        return;
     }
     r->bytes_len = n;
+    if (s->unread.len == 0 && s->eof)
+        sb_buffer_drop(&s->unread);
 }
 
 static void too_long(struct sb_result *r, const char *what, size_t n)
@@ -168,8 +126,8 @@ static void too_long(struct sb_result *r, const char *what, size_t n)
 static int take_rest(struct sb_stream *s, struct sb_result *r)
 {
     if (s->eof) {
-        if (s->len > 0)
-            take(s, s->len, r);
+        if (s->unread.len > 0)
+            take(s, s->unread.len, r);
         return 1;
     }
     if (s->read_error == 0)
@@ -182,13 +140,10 @@ static int take_rest(struct sb_stream *s, struct sb_result *r)
 
 static int read_line(struct sb_stream *s, size_t n, struct sb_result *r)
 {
-    const unsigned char *newline = NULL;
-    if (s->len > s->scanned)
-        newline = memchr(s->buf + s->start + s->scanned, '\n', s->len - s->scanned);
-    s->scanned = newline != NULL ? (size_t)(newline - (s->buf + s->start)) : s->len;
-    if (newline != NULL && s->scanned < n)
-        take(s, s->scanned + 1, r);
-    else if (newline != NULL || s->len > n)
+    size_t len = sb_buffer_line(&s->unread);
+    if (len > 0 && len <= n)
+        take(s, len, r);
+    else if (len > 0 || s->unread.len > n)
         too_long(r, "the line", n);
     else
         return take_rest(s, r);
@@ -204,11 +159,11 @@ static int serve(struct sb_stream *s, enum sb_read_mode mode, size_t n, struct s
         sb_fail(&r->error, SB_ERR_INVALID_ARGUMENT, "the stream is not for reading");
     else if (mode == SB_READ_LINE)
         return read_line(s, n, r);
-    else if (mode == SB_READ_SOME && (s->len > 0 || n == 0))
-        take(s, n < s->len ? n : s->len, r);
-    else if (mode == SB_READ_EXACT && s->len >= n)
+    else if (mode == SB_READ_SOME && (s->unread.len > 0 || n == 0))
+        take(s, n < s->unread.len ? n : s->unread.len, r);
+    else if (mode == SB_READ_EXACT && s->unread.len >= n)
         take(s, n, r);
-    else if (mode == SB_READ_ALL && s->len > n)
+    else if (mode == SB_READ_ALL && s->unread.len > n)
         too_long(r, "the rest", n);
     else
         return take_rest(s, r);
@@ -288,7 +243,7 @@ static void shut(struct sb_stream *s, struct sb_op **finished)
     while (s->head != NULL)
         finish_chunk(s, EPIPE, finished);
     close_fd(s);
-    drop_buffer(s);
+    sb_buffer_drop(&s->unread);
 }
 
 static void watch(struct sb_stream *s)
@@ -296,7 +251,7 @@ static void watch(struct sb_stream *s)
     uint32_t events = 0;
     size_t most = limit(s);
     /* below half before it goes on, unless somebody waits for what is still to come */
-    s->paused = s->paused && s->reader == NULL ? s->len > most / 2 : s->len >= most;
+    s->paused = s->paused && s->reader == NULL ? s->unread.len > most / 2 : s->unread.len >= most;
     if (s->readable && !s->eof && s->read_error == 0 && !s->paused)
         events |= EPOLLIN;
     if (s->head != NULL)
@@ -393,7 +348,7 @@ static int kick(struct sb_stream *s, struct sb_error *err)
 static void free_stream(struct sb_stream *s)
 {
     close_fd(s);
-    drop_buffer(s);
+    sb_buffer_drop(&s->unread);
     if (s->object.generation == sb_generation())
         pthread_mutex_destroy(&s->lock);
     free(s);
@@ -493,7 +448,7 @@ struct sb_op *sb_stream_read(struct sb_stream *s, struct sb_mailbox *mailbox,
             s->reader = NULL;
         else
             sb_object_ref(s);
-        if (done && s->paused && s->len <= s->high / 2)
+        if (done && s->paused && s->unread.len <= s->high / 2)
             kick(s, NULL);
     }
     pthread_mutex_unlock(&s->lock);
@@ -519,7 +474,7 @@ int sb_stream_try_read(struct sb_stream *s, enum sb_read_mode mode, size_t n,
             fill(s);
             done = serve(s, mode, n, result);
         }
-        if (done ? s->paused && s->len <= s->high / 2 : !s->started)
+        if (done ? s->paused && s->unread.len <= s->high / 2 : !s->started)
             kick(s, NULL);
     }
     pthread_mutex_unlock(&s->lock);
@@ -532,7 +487,7 @@ int sb_stream_at_end(const struct sb_stream *stream)
     if (is_forked(s))
         return 0;
     pthread_mutex_lock(&s->lock);
-    int end = s->eof && s->len == 0;
+    int end = s->eof && s->unread.len == 0;
     pthread_mutex_unlock(&s->lock);
     return end;
 }

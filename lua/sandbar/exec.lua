@@ -91,8 +91,7 @@ local function run_native(to, fields, stdin, timeout, opts, max)
     result.ok, result.reason = false, "timeout"
     return exec.timed_out(result, timeout, err)
   end
-  local _, why = to:judge(err, box)
-  return nil, errors.from(why, "exec")
+  return nil, errors.from(to:judge(err), "exec")
 end
 
 -- `opts` have been checked against SCHEMA; `to` is the sandbox's link.

@@ -92,11 +92,11 @@ function Link:native(timeout, opname)
   return r.object
 end
 
--- A call failed: when the sandbox has gone for good, that is the answer. The request itself is never sent
--- again.
+-- What a call that failed with `err` answers: when the sandbox has gone for good, that. The request itself is
+-- never sent again.
 function Link:judge(err)
   if (err.kind ~= "NotRunning" and err.kind ~= "OutcomeUnknown") or self:is_closed() then
-    return nil, err
+    return err
   end
   local r, why = self.driver:info(self.id, 5)
   if r and self.seen then
@@ -108,9 +108,9 @@ function Link:judge(err)
     local _
     _, why = self:not_running("gone")
     why.op, why.cause = err.op, err
-    return nil, why
+    return why
   end
-  return nil, err
+  return err
 end
 
 -- One operation on the connection: its result, or nil and an error.
@@ -125,8 +125,7 @@ function Link:call(method, opname, timeout, ...)
   if r then
     return r
   end
-  local _, why = self:judge(link.told(err, timeout), box)
-  return nil, errors.from(why, opname)
+  return nil, errors.from(self:judge(link.told(err, timeout)), opname)
 end
 
 function Link:close()

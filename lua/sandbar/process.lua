@@ -102,8 +102,7 @@ local function exited(state, deadline, timeout)
   end
   local r, err = wait.op(state._native:wait(), link.left(deadline), "wait")
   if not r then
-    local _, why = state._link:judge(link.told(err, timeout), state._link.box or state._native)
-    return nil, why
+    return nil, state._link:judge(link.told(err, timeout))
   end
   return exit_record(state, r.fields)
 end

@@ -1,6 +1,5 @@
 -- exec with on_output or a source of input: on the streams of a started process.
 
-local compat = require "sandbar.compat"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local exec = require "sandbar.exec"
@@ -61,7 +60,8 @@ end
 
 -- ---- the run ----
 
--- The state of one run: `out` and `err` are { native, sink, fd, op, ended }.
+-- The state of one run: `out` and `err` are { native, sink, fd, op, ended }, `fields` is what the engine said of the
+-- start.
 local Run = {}
 Run.__index = Run
 
@@ -144,7 +144,7 @@ function Run:kill()
   end
 end
 
--- Until the command has ended and its output has been taken. True, "timeout", or nil and an error.
+-- Until the command has ended and its output has been taken. True, or nil and an error.
 function Run:loop()
   local exit_at
   while true do
@@ -190,28 +190,74 @@ function Run:close()
   self.box, self.process = nil, nil
 end
 
+-- exec's result as far as it is known: `ended` is what the engine says of the end, nil when it has not.
+function Run:result(ended)
+  local out, err = self.out.sink, self.err.sink
+  local all = {}
+  for _, fields in ipairs { self.fields, ended } do
+    for key, value in pairs(fields) do
+      all[key] = value
+    end
+  end
+  local stdout, stderr = text(out), text(err)
+  all.dropped, all.dropped_err = out.dropped, err.dropped
+  return record.result(all, stdout, stderr, core.now() - self.began)
+end
+
+local function timed_out(result, timeout)
+  result.ok, result.reason = false, "timeout"
+  return exec.timed_out(result, timeout)
+end
+
+-- What it came to: the result, or nil and an error.
+local function conclude(run, to, release, timeout, opts)
+  if run.lost then
+    release:fire()
+    local result = run:result()
+    if run.timed_out then
+      return timed_out(result, timeout)
+    end
+    return nil, errors.new {
+      kind = "Unavailable",
+      op = "exec",
+      message = "the sandbox does not tell that the killed command has ended",
+      result = result,
+    }
+  end
+  local exited, ended = run.exit_op:result()
+  if not exited then
+    release:fire()
+    return nil, to:judge(errors.from(ended, "exec"))
+  end
+  release:cancel()
+  local result = run:result(ended.fields)
+  if run.source_error then
+    return nil, errors.from(run.source_error, "exec", { result = result })
+  end
+  if run.timed_out then
+    return timed_out(result, timeout)
+  end
+  return exec.finish(result, opts)
+end
+
 --- What exec.run does with on_output, with `source` (a function that gives the input), or both.
 function streamed.run(to, fields, source, stdin, timeout, opts, max)
-  local start = core.now()
-  local deadline = timeout and start + timeout
+  local began = core.now()
+  local deadline = link.deadline(timeout)
   fields.in_mode = (source or stdin) and 1 or 0
   local box, err = to:native(timeout, "exec")
   if not box then
     return nil, errors.from(err, "exec")
   end
-  local op = box:start(fields)
   local r
-  r, err = wait.op(op, link.left(deadline), "exec")
+  r, err = wait.op(box:start(fields), link.left(deadline), "exec")
   if not r then
     if err.kind == "Timeout" then
-      return exec.timed_out(record.result({}, "", "", core.now() - start), timeout, err)
+      return exec.timed_out(record.result({}, "", "", core.now() - began), timeout, err)
     end
-    local _, why = to:judge(err, box)
-    return nil, errors.from(why, "exec")
+    return nil, errors.from(to:judge(err), "exec")
   end
   local process, release = r.object, r.release
-  -- Whatever is raised from here on, the collector kills the command.
-  local guard = own.guard(release)
   if stdin then
     source = function()
       local whole = stdin
@@ -222,7 +268,9 @@ function streamed.run(to, fields, source, stdin, timeout, opts, max)
   local run = setmetatable({
     box = box,
     process = process,
-    guard = guard,
+    guard = own.guard(release), -- whatever is raised from here on, the collector kills the command
+    fields = r.fields,
+    began = began,
     out = { native = process:stdout(), sink = sink(max, false), fd = 1 },
     err = { native = process:stderr(), sink = sink(max, true), fd = 2 },
     stdin = process:stdin(),
@@ -233,58 +281,17 @@ function streamed.run(to, fields, source, stdin, timeout, opts, max)
   }, Run)
   run.out.ended = run.out.native == nil
   run.err.ended = run.err.native == nil
-  local raised = compat.pack(nested.pcall(run.loop, run))
-  local ok, why = raised[2], raised[3]
+  local ran, over, why = nested.pcall(run.loop, run)
   run:close()
-  if not raised[1] then
+  if not ran then
     wait.op(release:op(), KILL_LIMIT, "exec")
-    error(ok, 0)
+    error(over, 0)
   end
-  if not ok then
+  if not over then
     release:fire()
-    local _, told = to:judge(why, box)
-    return nil, errors.from(told, "exec")
+    return nil, errors.from(to:judge(why), "exec")
   end
-  if run.lost then
-    release:fire()
-    local result = record.result(r.fields, text(run.out.sink), text(run.err.sink), core.now() - start)
-    if run.timed_out then
-      result.ok, result.reason = false, "timeout"
-      return exec.timed_out(result, timeout)
-    end
-    return nil, errors.new {
-      kind = "Unavailable",
-      op = "exec",
-      message = "the sandbox does not tell that the killed command has ended",
-      result = result,
-    }
-  end
-  local exited, ended, e = run.exit_op:result()
-  if not exited then
-    release:fire()
-    local _, told = to:judge(errors.from(ended, "exec"), box)
-    return nil, told, e
-  end
-  release:cancel()
-  local out, errs = run.out.sink, run.err.sink
-  local all = {}
-  for key, value in pairs(r.fields) do
-    all[key] = value
-  end
-  for key, value in pairs(ended.fields) do
-    all[key] = value
-  end
-  local stdout_text, stderr_text = text(out), text(errs)
-  all.dropped, all.dropped_err = out.dropped, errs.dropped
-  local result = record.result(all, stdout_text, stderr_text, core.now() - start)
-  if run.source_error then
-    return nil, errors.from(run.source_error, "exec", { result = result })
-  end
-  if run.timed_out then
-    result.ok, result.reason = false, "timeout"
-    return exec.timed_out(result, timeout)
-  end
-  return exec.finish(result, opts)
+  return conclude(run, to, release, timeout, opts)
 end
 
 return streamed

@@ -224,6 +224,47 @@ print(works(lambda: socket.create_connection(("127.0.0.1", 4000), 2)),
     bomb:close()
   end)
 
+  -- The kernel counts them by user, and the worker that opens the file has the same.
+  it("files:open never had an answer while a command kept all the descriptors in flight that it may", function()
+    if not has_root then
+      helper.skip("with a single id they would be counted as the host's own")
+    end
+    local other = sandbar.assert(sandboxes:create_scoped {})
+    local hoarder = sandbar.assert(other:start({ "python3", "-c", [[
+import array, resource, socket, time
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+pairs, many, sent, full = [], array.array("i", [0] * 250), 0, False
+while not full and sent < 1100000:
+    pairs.append(socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    pairs[-1][0].setblocking(False)
+    try:
+        while sent < 1100000:
+            pairs[-1][0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)])
+            sent += 250
+    except BlockingIOError:
+        pass
+    except OSError:
+        full = True
+print("full" if full else "not full", flush=True)
+time.sleep(600)
+]] }))
+    local full = sandbar.assert(hoarder.stdout:read("l", { timeout = 60 }))
+    if full == "full" then
+      local file, err = other.files:open("/etc/passwd", "r", { timeout = 20 })
+      assert.is_nil(file)
+      assert.equal("files:open: /etc/passwd: as many descriptors are in flight as this user may have (LimitExceeded)",
+        tostring(err))
+      assert.equal("directory", sandbar.assert(other.files:stat("/etc")).type)
+      sandbar.assert(hoarder:kill { signal = "KILL" })
+      sandbar.assert(sandbar.assert(other.files:open("/etc/passwd")):close())
+    end
+    other:destroy()
+    if full ~= "full" then
+      helper.skip("this machine lets a user have more than a million descriptors in flight")
+    end
+  end)
+
   it("a hundred thousand nested directories are destroyed", function()
     local deep = sandbar.assert(sandboxes:create_scoped {})
     local r = sandbar.assert(deep:exec({ "python3", "-c", [[

@@ -24,8 +24,11 @@ void file_send(const struct sb_packer *p, int fd)
     do
         err = msg_send(FILE_CONN, p, &fd, fd >= 0, 0);
     while (err == -ENOBUFS);
+    if (err == -ETOOMANYREFS && fd >= 0) /* a command of this user's has sent them to itself */
+        file_refuse("LimitExceeded", "as many descriptors are in flight as this user may have",
+                    job.path);
     if (err != 0)
-        sys_exit(err == -EAGAIN); /* nobody listens any more */
+        sys_exit(1); /* pid 1 answers for us, if anybody still listens */
 }
 
 _Noreturn void file_finish(const struct sb_packer *p, int fd)

@@ -128,8 +128,7 @@ void worker_request(struct request *r)
         if (job_start(j, r) != 0)
             job_drop(j);
     }
-    if (r->conn->workers > 32)
-        conn_update(r->conn);
+    conn_update(r->conn);
 }
 
 void worker_stopped(int pid)

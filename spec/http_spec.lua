@@ -350,6 +350,23 @@ describe("http", function()
       assert.equal(200000000, total)
     end)
 
+    it("ends as it did when its end comes while it stands still", function()
+      for _, how in ipairs { "", "/chunks", "/close", "/cut" } do
+        for _, n in ipairs { 196608, 261900, 262144, 262145, 278528, 327500, 327680, 327681, 400000 } do
+          local answer = assert(fetch { path = ("/big/%d%s"):format(n, how), stream = true })
+          local total, data, err = 0
+          wait.sleep(0.01) -- it fills its queue meanwhile
+          repeat
+            data, err = answer.body:read(50000, { timeout = 10 })
+            total = total + #(data or "")
+          until not data
+          assert.equal(how == "/cut" and "Protocol" or nil, err and err.kind)
+          assert.equal(how == "/cut" and n - n % 50000 or n, total)
+          assert.equal("xxx", assert(fetch("/big/3")).body)
+        end
+      end
+    end)
+
     -- It named what was left of it, often 0 s.
     it("names the limit it was given when it times out", function()
       local function late()

@@ -157,6 +157,41 @@ static void never_given_back(void)
     passed("what is never given back costs memory and nothing else");
 }
 
+static _Atomic unsigned wakes;
+
+static void on_thirst(void *arg)
+{
+    (void)arg;
+    wakes++;
+}
+
+/* Once the transfer has heard that it is full it stands still, whatever it asks afterwards. */
+static void told_when_thirsty(void)
+{
+    struct sb_queue *queue;
+    struct sb_mailbox *mailbox = new_mailbox();
+    struct sb_body *body = sb_body_new(&queue, on_thirst, NULL);
+    size_t in = append(queue, 0, SB_BODY_HIGH - 1), out = 0;
+    CHECK(!sb_queue_full(queue, 0));
+    in += append(queue, in, 1);
+    CHECK(sb_queue_full(queue, 0) && !sb_queue_full(queue, 1));
+    for (int i = 0; i < 10; i++) {
+        struct sb_result result = take_out(body, 20000, NULL);
+        CHECK(is_right(result.bytes, out, 20000));
+        free(result.bytes);
+        out += 20000;
+        CHECK(!sb_queue_full(queue, 0));
+    }
+    /* on the I/O thread, behind the wake */
+    struct sb_op *op = sb_body_read(body, mailbox, SB_READ_EXACT, 20000);
+    CHECK(wait_for(mailbox, op)->bytes_len == 20000);
+    sb_op_unref(op);
+    CHECK(wakes == 1);
+    finish(body, queue);
+    sb_mailbox_unref(mailbox);
+    passed("a full queue tells once when there is room, however often it is asked");
+}
+
 /* The transfer on the I/O thread, a piece a turn, up to the mark; the reader here. */
 struct source {
     struct sb_queue *queue;
@@ -172,7 +207,7 @@ static void on_turn(void *arg)
         sb_queue_end(source->queue, NULL);
         return;
     }
-    if (sb_queue_full(source->queue)) {
+    if (sb_queue_full(source->queue, 0)) {
         source->stands = 1;
         return;
     }
@@ -227,6 +262,7 @@ int main(void)
     in_any_order();
     closed_while_lent();
     never_given_back();
+    told_when_thirsty();
     beside_the_transfer();
     return 0;
 }

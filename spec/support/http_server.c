@@ -269,18 +269,28 @@ static int answer(struct client *c)
         }
         return say(fd, "0\r\nX-Trailer: late\r\n\r\n");
     }
-    if (IS("/big/")) { /* /big/n: n bytes */
+    if (IS("/big/")) { /* /big/n: n bytes; /big/n/chunks, /big/n/close, /big/n/cut: one byte too few */
         char block[65536];
         memset(block, 'x', sizeof block);
         long left = atol(query);
-        say(fd, "HTTP/1.1 200 OK\r\nContent-Length: %ld\r\n\r\n", left);
+        const char *how = strchr(query, '/');
+        int chunks = how != NULL && strcmp(how, "/chunks") == 0;
+        int ends = how != NULL && strcmp(how, "/close") == 0;
+        int cut = how != NULL && strcmp(how, "/cut") == 0;
+        if (chunks)
+            say(fd, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        else if (ends)
+            say(fd, "HTTP/1.0 200 OK\r\n\r\n");
+        else
+            say(fd, "HTTP/1.1 200 OK\r\nContent-Length: %ld\r\n\r\n", left + cut);
         while (left > 0) {
             size_t len = left < (long)sizeof block ? (size_t)left : sizeof block;
-            if (send_all(fd, block, len) < 0)
+            if ((chunks && say(fd, "%zx\r\n", len) < 0) || send_all(fd, block, len) < 0 ||
+                (chunks && say(fd, "\r\n") < 0))
                 return -1;
             left -= (long)len;
         }
-        return 0;
+        return chunks ? say(fd, "0\r\n\r\n") : ends || cut ? -1 : 0;
     }
     if (IS("/endless")) {
         say(fd, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");

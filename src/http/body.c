@@ -8,9 +8,10 @@
 #include <string.h>
 
 #include "http/core.h"
+#include "runtime/large.h"
 
-/* A queue that fills is given room for the mark and for the piece that goes beyond it. */
-#define BUFFER (SB_BODY_HIGH + 65536u)
+/* What a queue that fills is given. */
+#define BUFFER (SB_BODY_HIGH + SB_BODY_BEYOND)
 /* So little left of it is moved to its beginning at once: waiting makes it more. */
 #define LITTLE 16384u
 
@@ -83,7 +84,7 @@ static int give_away(struct sb_queue *queue, size_t n, size_t rest, struct sb_re
         fresh = malloc(cap);
         if (fresh == NULL)
             return -1;
-        memcpy(fresh, queue->buf + n, rest);
+        sb_large_copy(fresh, queue->buf + n, rest);
     }
     result->bytes = queue->buf;
     queue->buf = fresh;
@@ -96,7 +97,7 @@ static int copy_out(struct sb_queue *queue, size_t n, size_t rest, struct sb_res
     result->bytes = malloc(n + (n == 0));
     if (result->bytes == NULL)
         return -1;
-    memcpy(result->bytes, queue->buf + queue->off, n);
+    sb_large_copy(result->bytes, queue->buf + queue->off, n);
     queue->off += n;
     if (rest == 0)
         drop_buffer(queue);
@@ -389,12 +390,13 @@ struct sb_body *sb_body_new(struct sb_queue **made, void (*wake)(void *arg), voi
     return body;
 }
 
-int sb_queue_full(struct sb_queue *queue)
+int sb_queue_full(struct sb_queue *queue, size_t beyond)
 {
     pthread_mutex_lock(&queue->lock);
     size_t high = queue->wanted > SB_BODY_HIGH ? queue->wanted : SB_BODY_HIGH;
-    queue->full = queue->len >= high;
-    int full = queue->full;
+    int full = queue->len >= high && queue->len - high >= beyond;
+    if (full)
+        queue->full = 1; /* until it is thirsty */
     pthread_mutex_unlock(&queue->lock);
     return full;
 }
@@ -430,7 +432,7 @@ static int reserve(struct sb_queue *queue, size_t len)
     if (buf == NULL)
         return -1;
     if (stay) {
-        memcpy(buf, queue->buf + queue->off, queue->len);
+        sb_large_copy(buf, queue->buf + queue->off, queue->len);
         queue->old = queue->buf;
         queue->off = 0;
     }
@@ -446,7 +448,7 @@ int sb_queue_append(struct sb_queue *queue, const void *data, size_t len)
     if (!queue->gone) {
         rc = reserve(queue, len);
         if (rc == 0) {
-            memcpy(queue->buf + queue->off + queue->len, data, len);
+            sb_large_copy(queue->buf + queue->off + queue->len, data, len);
             queue->len += len;
         }
     }

@@ -12,6 +12,7 @@
 #include "runtime/stream.h"
 
 #define SB_BODY_HIGH (256u << 10)
+#define SB_BODY_BEYOND (64u << 10) /* of what has been received by then, beyond the mark */
 
 struct sb_body;
 extern const struct sb_object_type sb_body_type;
@@ -33,7 +34,8 @@ int sb_body_at_end(struct sb_body *body);
  * called when the reader wants more or has gone away. */
 struct sb_queue;
 struct sb_body *sb_body_new(struct sb_queue **made, void (*wake)(void *arg), void *arg);
-int sb_queue_full(struct sb_queue *queue);
+/* Holds that many bytes beyond the mark: there will be a wake. */
+int sb_queue_full(struct sb_queue *queue, size_t beyond);
 int sb_queue_gone(struct sb_queue *queue);                                 /* nobody will read it */
 int sb_queue_append(struct sb_queue *queue, const void *data, size_t len); /* -1: out of memory */
 /* No more bytes, no more wakes; drops the transfer's reference. err NULL: a complete body. */

@@ -11,7 +11,7 @@
 #define HEAD_MOST (1u << 20)    /* of an answer's head, and of its trailers */
 #define HEAD_FIRST 512          /* room for most heads */
 #define HEAD_LONG (256 * 1024)  /* where it begins that libcurl may have had enough of a head */
-#define RECEIVE 65536           /* at once; more would be mapped anew for each transfer */
+#define RECEIVE SB_BODY_BEYOND  /* at once; more would be mapped anew for each transfer */
 #define EXPECT_MOST (64u << 20) /* room made at once because of a Content-Length */
 
 static void head_broken(struct sb_error *err, int safe, const char *how)
@@ -146,7 +146,7 @@ static void on_reader(void *arg)
     if (sb_queue_gone(fetch->queue)) {
         sb_fetch_fail(fetch, SB_ERR_CLOSED, "the body is closed");
     } else if (fetch->pause & CURLPAUSE_RECV) {
-        fetch->pause &= ~CURLPAUSE_RECV;
+        fetch->pause &= fetch->request.sends ? CURLPAUSE_SEND : 0;
         sb_multi_pause(fetch->user.port->multi, &fetch->transfer, fetch->pause);
     }
 }
@@ -219,22 +219,35 @@ static size_t on_header(char *data, size_t size, size_t count, void *userp)
     return len;
 }
 
+/* Past the mark libcurl still hands over what it has received, then receives no more. Were it refused
+ * what it hands over, it would copy that once more, to put it by; and stopped in one direction only it
+ * takes another look at the socket (a request that is not sending anything has no other). */
+static void stop_receiving(struct sb_fetch *fetch)
+{
+    if (fetch->pause == 0 && !fetch->request.sends && sb_queue_full(fetch->queue, 0)) {
+        fetch->pause = CURLPAUSE_ALL;
+        sb_multi_pause(fetch->user.port->multi, &fetch->transfer, fetch->pause);
+    }
+}
+
 static size_t on_write(char *data, size_t size, size_t count, void *userp)
 {
     struct sb_fetch *fetch = userp;
     size_t len = size * count;
     if (fetch->queue != NULL) {
-        if (sb_queue_full(fetch->queue)) {
+        if (sb_queue_full(fetch->queue, len < RECEIVE ? RECEIVE - len : 0)) {
             fetch->pause |= CURLPAUSE_RECV;
             return CURL_WRITEFUNC_PAUSE;
         }
-        if (sb_queue_append(fetch->queue, data, len) == 0)
+        if (sb_queue_append(fetch->queue, data, len) == 0) {
+            stop_receiving(fetch);
             return len;
+        }
     } else if (len > fetch->max_body - fetch->body_len) {
         stop(fetch, SB_ERR_LIMIT_EXCEEDED, "the answer's body is longer than max_body");
         return 0;
     } else if (grow(&fetch->body, &fetch->body_cap, fetch->body_len + len) == 0) {
-        memcpy(fetch->body + fetch->body_len, data, len);
+        sb_large_copy(fetch->body + fetch->body_len, data, len);
         fetch->body_len += len;
         return len;
     }

@@ -30,7 +30,7 @@ void sb_multi_keep_watches(struct sb_multi *multi, CURL *easy);
 int sb_multi_add(struct sb_multi *multi, struct sb_transfer *transfer, struct sb_error *err);
 void sb_multi_remove(struct sb_multi *multi,
                      struct sb_transfer *transfer); /* `done` will not run */
-/* CURLPAUSE_* bits that hold from now on. Not from inside a callback. */
+/* CURLPAUSE_* bits that hold from now on. From inside a callback only more of them. */
 void sb_multi_pause(struct sb_multi *multi, struct sb_transfer *transfer, int bits);
 
 #endif

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 
 #include "../engine/hosttree.h"
+#include "../runtime/large.h"
 #include "engine.h"
 
 #define PUMP_DEFAULT 262144
 #define READ_MAX 9e15
 #define HERE_MAX 262144 /* as much as stays in a processor's cache until Lua has its copy */
-#define HEAP_KEPT (8u << 20)
 
 static const char
     buffer_key; /* in the registry: what read_here reads into, kept for the next one */
@@ -39,23 +39,13 @@ static int read(lua_State *L)
     return sb_lua_op_made(L, slot);
 }
 
-/* The C library gives memory at the top of its heap back to the system when more than a threshold is
- * free there. Chunks that Lua's collector frees go that way, and the next ones come back page fault by
- * page fault, which costs three times the reading. The threshold is twice the largest block that was
- * once mapped and freed; so a block is. */
-static void keep_heap(void)
-{
-    void *volatile block = malloc(HEAP_KEPT / 2); /* volatile: or the compiler leaves it out */
-    free(block);
-}
-
 /* The state's buffer, made at the first read; NULL: no memory. */
 static void *own_buffer(lua_State *L)
 {
     sb_lua_rawgetp(L, LUA_REGISTRYINDEX, &buffer_key);
     void **buffer = lua_touserdata(L, -1);
     if (*buffer == NULL) {
-        keep_heap();
+        sb_large_keep_heap();
         *buffer = malloc(HERE_MAX);
     }
     return *buffer;

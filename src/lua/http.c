@@ -10,6 +10,7 @@
 #include "../runtime/api.h"
 
 #include "../http/http.h"
+#include "../runtime/large.h"
 
 #define MAX_LINES 10000
 
@@ -120,6 +121,8 @@ static int answer(lua_State *L)
     lua_pushlstring(L, (const char *)r->bytes, r->bytes != NULL ? r->bytes_len : 0);
     free(r->bytes);
     r->bytes = NULL;
+    if (r->object != NULL) /* a body: its pieces become strings one by one */
+        sb_large_keep_heap();
     sb_lua_push_object(L, &r->object);
     return 5;
 }

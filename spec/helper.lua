@@ -49,6 +49,13 @@ function helper.shell(line)
   return out, tonumber(status)
 end
 
+--- The output of a shell line (a format and its values) that must succeed.
+function helper.sh(line, ...)
+  local out, status = helper.shell(line:format(...))
+  assert(status == 0, out)
+  return out
+end
+
 -- --- time -------------------------------------------------------------------------------------------
 
 helper.now = system.monotime

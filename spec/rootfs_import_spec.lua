@@ -7,11 +7,7 @@ local sandbar = require "sandbar"
 describe("a rootfs in place or copied", function()
   helper.guard()
 
-  local function sh(line, ...)
-    local out, status = helper.shell(line:format(...))
-    assert.equal(0, status, out)
-    return out
-  end
+  local sh = helper.sh
 
   -- A small system: a shell and a few programs with their libraries.
   local function make(dir)

@@ -10,11 +10,7 @@ local wait = require "sandbar.wait"
 describe("the supervisor", function()
   helper.guard()
 
-  local function sh(line, ...)
-    local out, status = helper.shell(line:format(...))
-    assert.equal(0, status, out)
-    return out
-  end
+  local sh = helper.sh
 
   -- The process that serves a state root.
   local function supervisor_of(root)

@@ -35,6 +35,7 @@ function exec.timed_out(result, timeout, cause)
   else
     message = "the sandbox has not said within timeout = %g s that the command was started; if it was, it is killed"
   end
+  result.ok, result.reason = false, "timeout"
   return nil, errors.new {
     kind = "ExecTimedOut",
     op = "exec",
@@ -88,7 +89,6 @@ local function run_native(to, fields, stdin, timeout, opts, max)
     partial = partial or {}
     local result = record.result(partial.fields or {}, partial.bytes or "", partial.bytes2 or "",
       core.now() - start)
-    result.ok, result.reason = false, "timeout"
     return exec.timed_out(result, timeout, err)
   end
   return nil, errors.from(to:judge(err), "exec")

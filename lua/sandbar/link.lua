@@ -22,10 +22,7 @@ end
 -- The error (or nil) of a wait that had only the rest of `timeout`: it names the whole, which is what the caller gave.
 function link.told(err, timeout)
   if timeout and err and err.kind == "Timeout" and err.clock == "timeout" and err.limit ~= timeout then
-    return errors.new {
-      kind = "Timeout", op = err.op, clock = "timeout", limit = timeout,
-      message = ("not done within timeout = %g s"):format(timeout),
-    }
+    return wait.timed_out(err.op, "timeout", timeout)
   end
   return err
 end

@@ -204,18 +204,13 @@ function Run:result(ended)
   return record.result(all, stdout, stderr, core.now() - self.began)
 end
 
-local function timed_out(result, timeout)
-  result.ok, result.reason = false, "timeout"
-  return exec.timed_out(result, timeout)
-end
-
 -- What it came to: the result, or nil and an error.
 local function conclude(run, to, release, timeout, opts)
   if run.lost then
     release:fire()
     local result = run:result()
     if run.timed_out then
-      return timed_out(result, timeout)
+      return exec.timed_out(result, timeout)
     end
     return nil, errors.new {
       kind = "Unavailable",
@@ -235,7 +230,7 @@ local function conclude(run, to, release, timeout, opts)
     return nil, errors.from(run.source_error, "exec", { result = result })
   end
   if run.timed_out then
-    return timed_out(result, timeout)
+    return exec.timed_out(result, timeout)
   end
   return exec.finish(result, opts)
 end

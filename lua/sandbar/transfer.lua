@@ -17,10 +17,7 @@ local request = filecall.request
 
 local function timed_out(run)
   if run.deadline and core.now() >= run.deadline then
-    return errors.new {
-      kind = "Timeout", op = run.op, clock = "timeout", limit = run.timeout,
-      message = ("not done within timeout = %g s"):format(run.timeout),
-    }
+    return wait.timed_out(run.op, "timeout", run.timeout)
   end
 end
 

@@ -10,7 +10,8 @@ local host_of = require "sandbar.host.select"
 
 local wait = {}
 
-local function timed_out(op, clock, limit)
+--- The error of a wait of the call `op` that took longer than the option `clock` = `limit` seconds allows.
+function wait.timed_out(op, clock, limit)
   return errors.new {
     kind = "Timeout", op = op, clock = clock, limit = limit,
     message = ("not done within %s = %g s"):format(clock, limit),
@@ -81,7 +82,7 @@ local function suspend(source, timeout, op, timeout_at)
   end
   if timeout == 0 then
     source:stop()
-    return nil, timed_out(op, "timeout", 0), true
+    return nil, wait.timed_out(op, "timeout", 0), true
   end
   local ok, why, raised = host.can_wait()
   if not ok then
@@ -104,9 +105,9 @@ local function suspend(source, timeout, op, timeout_at)
       local limit, now = context.limit(ctx), core.now()
       early = context.interrupted(ctx)
       if not early and limit and now >= limit then
-        early = timed_out(op, "close_timeout", context.close_timeout)
+        early = wait.timed_out(op, "close_timeout", context.close_timeout)
       elseif not early and timeout_at and now >= timeout_at then
-        early = timed_out(op, "timeout", timeout)
+        early = wait.timed_out(op, "timeout", timeout)
       end
       if early and not source:stop() then
         break
@@ -187,7 +188,7 @@ local function suspend_for(op, timeout, opname, must_park)
   local deadline, early = timeout and core.now() + timeout or nil, nil
   local ok, done = pcall(host.await, op, deadline)
   if ok and done == false then
-    early = timed_out(opname, "timeout", timeout)
+    early = wait.timed_out(opname, "timeout", timeout)
     op:cancel()
     ok, done = pcall(host.await, op)
   end

@@ -56,9 +56,7 @@ local function copy_from(source, native, link, deadline)
     if link.closed or link.gone then
       return link:native(0, "files:write")
     elseif deadline and link_of.left(deadline) == 0 then
-      return nil, errors.new {
-        kind = "Timeout", op = "files:write", clock = "timeout", limit = 0, message = "the source took too long",
-      }
+      return nil, wait.timed_out("files:write", "timeout", 0) -- the caller is told the whole
     end
     if piece == nil then
       if err then

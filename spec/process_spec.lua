@@ -330,6 +330,8 @@ describe("processes", function()
       assert.is_true(p:running())
       local _, err = box:attach { tag = "nobody" }
       assert.equal("NotFound", err.kind)
+      _, err = box:attach(-1)
+      assert.equal("InvalidArgument", err.kind)
       _, err = box:attach(99999)
       assert.equal("NotFound", err.kind)
     end)

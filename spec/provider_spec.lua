@@ -319,6 +319,44 @@ local sandbar = require "sandbar"
     assert.has_error(function() sandboxes:list { labels = { a = 1 } } end)
   end)
 
+  it("hid the caller's line from messages about methods that end in a call of a shared function", function()
+    local box = sandbar.assert(sandboxes:create_scoped {})
+    local port = sandbar.assert(box:port(80))
+    local function misused(name, object, ...)
+      local method, one, two = object[name], ...
+      local ok, err = pcall(function()
+        local result = method(object, one, two)
+        return result
+      end)
+      assert.is_false(ok, name)
+      assert.is_truthy(err:find("provider_spec.lua:%d+: bad argument #%d to '" .. name .. "' %(.*'bogus'"), err)
+    end
+    local bogus = { bogus = 1 }
+    for _, name in ipairs { "info", "ports", "pause", "resume", "destroy", "processes" } do
+      misused(name, box, bogus)
+    end
+    for _, name in ipairs { "expose", "unexpose", "upstream", "wait" } do
+      misused(name, port, bogus)
+    end
+    for _, name in ipairs { "connect", "info", "destroy" } do
+      misused(name, sandboxes, box.id, bogus)
+    end
+    for _, opts in ipairs { bogus, { defaults = bogus }, { provider = sandboxes, bogus = 1 } } do
+      local ok, err = pcall(function()
+        local result = sandbar.open(opts)
+        return result
+      end)
+      assert.is_false(ok)
+      assert.is_truthy(err:find("provider_spec.lua:%d+: bad argument #1 to 'open' %(.*'bogus'"), err)
+    end
+    sandbar.assert(box:close())
+  end)
+
+  it("said of more processes than a kernel has that they are fewer than 2", function()
+    refused("Unsupported", "a kernel has 4194304 processes at most", sandboxes:create { limits = { processes = 2 ^ 30 } })
+    refused("InvalidArgument", "from 2 to", sandboxes:create { limits = { processes = 1 } })
+  end)
+
   it("takes what the spec says for this provider last, labels, env and limits key by key", function()
     local other = helper.open { defaults = {
       labels = { a = "1", b = "1" }, providers = { ["local"] = { labels = { b = "d" }, env = { Y = "y" } } },

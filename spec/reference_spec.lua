@@ -66,6 +66,17 @@ describe("process references", function()
     not_found(altered("boot", "another"))
     not_found(altered("sandbox", "refs3"))
     not_found(altered("pid", parsed.pid + 1000))
+    for _, pid in ipairs { 2 ^ 62, 2 ^ 64, 0 } do -- once raised by the engine's request
+      not_found(altered("pid", pid))
+      not_found(altered("start_ns", pid))
+    end
+    local function respelt(pattern, with)
+      local bytes, n = reference.decode(ref:match(":(.*)$")):gsub(pattern, with, 1)
+      assert.equal(1, n)
+      not_found("sandbar-proc:" .. reference.encode(bytes))
+    end
+    respelt("%z(%d+)%z", "\0" .. "0%1" .. "\0")
+    respelt("%x[a-f]%x", string.upper)
     not_found(ref, { expect = { sandbox = "other" } })
     not_found(ref, { expect = { labels = { owner = "you" } } })
     not_found(ref, { expect = { cwd = "/nowhere" } })

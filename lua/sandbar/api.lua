@@ -41,7 +41,8 @@ function sandbar.open(opts)
   if opts ~= nil and type(opts) ~= "table" then
     check.arg("open", 1, opts, "table?")
   end
-  return require("sandbar.provider").open(opts or {})
+  local provider, err = require("sandbar.provider").open(opts or {}) -- no tail call: it would hide the caller
+  return provider, err
 end
 
 --- Waits that long; other tasks go on. True, or nil and an error.
@@ -49,7 +50,7 @@ function sandbar.sleep(time)
   check.arg("sleep", 1, time, "duration")
   local seconds, err = duration.parse(time, "sleep")
   if not seconds then
-    return nil, err
+    return nil, errors.from(err, "sleep")
   end
   return wait.sleep(seconds)
 end

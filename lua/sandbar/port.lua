@@ -180,11 +180,13 @@ local function expose(self, op, on, opts)
 end
 
 function methods:expose(opts)
-  return expose(self, "expose", true, opts)
+  local ok, err = expose(self, "expose", true, opts) -- no tail call: it would hide the caller
+  return ok, err
 end
 
 function methods:unexpose(opts)
-  return expose(self, "unexpose", false, opts)
+  local ok, err = expose(self, "unexpose", false, opts)
+  return ok, err
 end
 
 -- Where a proxy of this host sends requests for it, for as long as the sandbox's handle is open.

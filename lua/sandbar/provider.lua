@@ -1,4 +1,4 @@
--- sandbar.open: chooses a provider. Pure configuration: no I/O, never waits, survives fork.
+-- What sandbar.open does: chooses a provider. Pure configuration: no I/O, never waits, survives fork.
 
 local check = require "sandbar.check"
 local errors = require "sandbar.errors"
@@ -25,22 +25,21 @@ local function check_object(object)
 end
 
 function provider.open(opts)
-  check.arg("open", 1, opts, "table?")
-  opts = opts or {}
   local which = opts.provider
   if which == nil then
     which = "local"
   end
   if is_object(which) then
-    check.options("open", 1, opts, { provider = "any" })
+    check.options("open", 1, opts, { provider = "any" }, 2)
     return check_object(which)
   end
   if which == "local" then
     local module = require "sandbar.local.provider"
-    check.options("open", 1, opts, module.OPTIONS)
-    return module.open(opts)
+    check.options("open", 1, opts, module.OPTIONS, 2)
+    local opened, err = module.open(opts, 3) -- no tail call: it would hide the caller
+    return opened, err
   end
-  check.arg("open", 1, which, "string")
+  check.arg("open", 1, which, "string", 2)
   return nil, errors.new {
     kind = which == "e2b" and "Unsupported" or "InvalidArgument",
     op = "open", clause = "provider",

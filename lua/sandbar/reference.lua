@@ -112,14 +112,19 @@ local function split(bytes)
   end
 end
 
+-- Written as we write them: no reference has two spellings.
+local function is_number(text, digits)
+  return #text <= digits and text:match("^[1-9]%d*$") ~= nil
+end
+
 -- Back to { sandbox, pid, boot, start_ns, fingerprint, cwd }; a damaged one is NotFound: whatever it
 -- once named, nothing has that name.
 function reference.parse(text)
   local bytes = #text <= MAX_BYTES and reference.is(text) and reference.decode(text:sub(#PREFIX + 1))
   local fields = bytes and split(bytes) or {}
-  if #fields ~= FIELDS or fields[1] ~= VERSION or not fields[3]:match("^%d+$")
-    or not fields[5]:match("^%d+$") or not fields[6]:match("^%x+$") or #fields[6] ~= 64 then
-    return nil, errors.new { kind = "NotFound", message = "this process reference is damaged" }
+  if #fields ~= FIELDS or fields[1] ~= VERSION or not is_number(fields[3], 10) or not is_number(fields[5], 20)
+    or not fields[6]:match("^[%da-f]+$") or #fields[6] ~= 64 then
+    return nil, errors.new { kind = "NotFound", op = "attach", message = "this process reference is damaged" }
   end
   return {
     sandbox = fields[2],

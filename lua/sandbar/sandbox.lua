@@ -78,6 +78,11 @@ function methods:attach(target, opts)
   if err then
     return nil, err
   end
+  if type(target) == "number" and target < 1 then
+    return nil, errors.new {
+      kind = "InvalidArgument", op = "attach", id = state.id, message = ("%d is no pid"):format(target),
+    }
+  end
   if opts.from then
     return nil, errors.new {
       kind = "Unsupported", op = "attach", clause = "from",
@@ -120,25 +125,17 @@ function methods:port(number)
   return port.new(state._link, number)
 end
 
--- The exposed ones, as an array of numbers.
-function methods:ports(opts)
-  local info, err = self:info(opts)
-  if not info then
-    return nil, err
-  end
-  return info.ports
-end
-
 -- ---- lifecycle ----
 
--- One request of the driver about this sandbox.
-local function drive(self, op, opts, extra, fn)
+-- One request of the driver about this sandbox, for the methods that call this: never as a tail call, which would
+-- hide who called them. `level`: how much further out the caller is.
+local function drive(self, op, opts, extra, fn, level)
   local state = state_of(self)
   local schema = { timeout = "timeout" }
   for key, kind in pairs(extra or {}) do
     schema[key] = kind
   end
-  opts = check.options(op, 1, opts, schema, 2)
+  opts = check.options(op, 1, opts, schema, level or 2)
   local timeout, err = timeout_of(opts, op)
   local ok = not err
   if ok then
@@ -152,14 +149,26 @@ local function drive(self, op, opts, extra, fn)
   return result, state._link:heard(err)
 end
 
-function methods:info(opts)
-  return drive(self, "info", opts, nil, function(state, _, timeout)
-    local r, err = state._link.driver:info(state.id, timeout)
+local function info(self, op, opts)
+  local seen, err = drive(self, op, opts, nil, function(state, _, timeout)
+    local r, why = state._link.driver:info(state.id, timeout)
     if not r then
-      return nil, err
+      return nil, why
     end
     return see(state, r.fields)
-  end)
+  end, 3)
+  return seen, err
+end
+
+function methods:info(opts)
+  local seen, err = info(self, "info", opts)
+  return seen, err
+end
+
+-- The exposed ones, as an array of numbers.
+function methods:ports(opts)
+  local seen, err = info(self, "ports", opts)
+  return seen and seen.ports, err
 end
 
 function methods:set_lifetime(lifetime, opts)
@@ -180,22 +189,23 @@ end
 
 -- Returns the kind that was really taken.
 function methods:pause(opts)
-  return drive(self, "pause", opts, { keep = "string" }, function(state, given, timeout)
-    local kept, err = state._link.driver:pause(state.id, given.keep or "memory", timeout)
+  local taken, err = drive(self, "pause", opts, { keep = "string" }, function(state, given, timeout)
+    local kept, why = state._link.driver:pause(state.id, given.keep or "memory", timeout)
     if not kept then
-      return nil, err
+      return nil, why
     end
     state.state, state.kept, state.ends_at = "paused", kept, nil
     return kept
   end)
+  return taken, err
 end
 
 function methods:resume(opts)
-  return drive(self, "resume", opts, { lifetime = "duration" }, function(state, given, timeout)
+  local ok, err = drive(self, "resume", opts, { lifetime = "duration" }, function(state, given, timeout)
     local to = state._link
-    local r, err = to.driver:resume(state.id, given.lifetime, timeout)
+    local r, why = to.driver:resume(state.id, given.lifetime, timeout)
     if not r then
-      return nil, err
+      return nil, why
     end
     see(state, r.fields)
     if r.object and not (to.box and to.box:open_()) then
@@ -203,6 +213,7 @@ function methods:resume(opts)
     end
     return true
   end)
+  return ok, err
 end
 
 -- Drops what the handle owns without running it: somebody else has done it, or will.
@@ -215,10 +226,10 @@ local function disown(state)
 end
 
 function methods:destroy(opts)
-  return drive(self, "destroy", opts, nil, function(state, _, timeout)
-    local ok, err = state._link.driver:destroy(state.id, timeout)
-    if not ok then
-      return nil, err
+  local ok, err = drive(self, "destroy", opts, nil, function(state, _, timeout)
+    local gone, why = state._link.driver:destroy(state.id, timeout)
+    if not gone then
+      return nil, why
     end
     disown(state)
     audit.emit("release", { what = "sandbox", op = "destroy", id = state.id })
@@ -229,6 +240,7 @@ function methods:destroy(opts)
     end
     return true
   end)
+  return ok, err
 end
 
 -- Destroys what it owns and waits for that; of a sandbox it does not own it only lets go.

@@ -274,8 +274,8 @@ end
 -- ---- functions of the public module ----
 
 --- An open scope; close it, or keep it in a variable with <close>.
-function scope.new(opts, fname)
-  opts = check.options(fname or "new_scope", 1, opts, OPTIONS)
+function scope.new(opts)
+  opts = check.options("new_scope", 1, opts, OPTIONS)
   local s, err = new(opts)
   if not s then
     return nil, err

@@ -254,7 +254,8 @@ function methods:list(opts)
   return out
 end
 
--- `fn(driver, timeout)` about one id.
+-- `fn(driver, timeout)` about one id, for the methods that call this: never as a tail call, which would hide who
+-- called them.
 local function about(self, op, id, opts, fn)
   check.arg(op, 1, id, "string", 2)
   opts = check.options(op, 2, opts, TIMEOUT, 2)
@@ -270,20 +271,22 @@ local function about(self, op, id, opts, fn)
 end
 
 function methods:info(id, opts)
-  return about(self, "info", id, opts, function(to, timeout)
-    local r, err = to:info(id, timeout)
-    return r and record.sandbox(r.fields), err
+  local found, err = about(self, "info", id, opts, function(to, timeout)
+    local r, why = to:info(id, timeout)
+    return r and record.sandbox(r.fields), why
   end)
+  return found, err
 end
 
 function methods:destroy(id, opts)
-  return about(self, "destroy", id, opts, function(to, timeout)
-    local ok, err = to:destroy(id, timeout)
-    if ok then
+  local ok, err = about(self, "destroy", id, opts, function(to, timeout)
+    local gone, why = to:destroy(id, timeout)
+    if gone then
       audit.emit("release", { what = "sandbox", op = "destroy", id = id })
     end
-    return ok, err
+    return gone, why
   end)
+  return ok, err
 end
 
 -- ---- the rest ----
@@ -342,8 +345,8 @@ provider.OPTIONS = {
   linger = "duration|false",
 }
 
--- `opts` as sandbar.open got them, checked against OPTIONS.
-function provider.open(opts)
+-- `opts` as sandbar.open got them, checked against OPTIONS. `level`: how far out its caller is, from here.
+function provider.open(opts, level)
   for _, clause in ipairs { "journal", "templates" } do
     if opts[clause] ~= nil then
       return nil, errors.new {
@@ -371,7 +374,7 @@ function provider.open(opts)
     templates = later("templates"),
     snapshots = later("snapshots"),
     _driver = driver.new { root = opts.root, linger = linger },
-    _defaults = opts.defaults and spec.shape("open", 1, opts.defaults) or {},
+    _defaults = opts.defaults and spec.shape("open", 1, opts.defaults, level + 1) or {},
     _attested = opts.capabilities and capabilities.complete(opts.capabilities),
   })
 end

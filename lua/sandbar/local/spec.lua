@@ -271,18 +271,19 @@ function spec.merge(defaults, given)
   return merged
 end
 
--- Raises for what no spec may look like, at the caller's level.
-function spec.shape(fname, index, given)
-  given = check.options(fname, index, given, spec.SCHEMA, 2)
+-- Raises for what no spec may look like, at the level of the caller of the method that calls this.
+function spec.shape(fname, index, given, level)
+  level = level or 2
+  given = check.options(fname, index, given, spec.SCHEMA, level)
   local own = given.providers and given.providers["local"]
-  check.map(fname, index, "providers", given.providers, "table", 2)
+  check.map(fname, index, "providers", given.providers, "table", level)
   for _, part in ipairs { given, own } do
     if part == own then
-      check.options(fname, index, own, OWN_SCHEMA, 2)
+      check.options(fname, index, own, OWN_SCHEMA, level)
     end
-    check.options(fname, index, part.limits, LIMITS, 2)
-    check.map(fname, index, "labels", part.labels, "string", 2)
-    check.map(fname, index, "env", part.env, "secret", 2)
+    check.options(fname, index, part.limits, LIMITS, level)
+    check.map(fname, index, "labels", part.labels, "string", level)
+    check.map(fname, index, "env", part.env, "secret", level)
   end
   return given
 end

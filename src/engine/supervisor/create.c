@@ -185,8 +185,11 @@ static int take_limits(struct sb_record *r, const struct sb_wire_in *in, struct 
     r->limit_commands = sb_read_u64(&in->fields, SB_F_LIMIT_COMMANDS, 0);
     r->limit_output = sb_read_u64(&in->fields, SB_F_LIMIT_OUTPUT, 0);
     r->limit_env = sb_read_u64(&in->fields, SB_F_LIMIT_ENV, 0);
-    if (r->limit_processes < 2 || r->limit_processes > PROCESSES_MAX)
+    if (r->limit_processes < 2)
         return invalid(f, "limits.processes", "at least 2 (pid 1 is one)");
+    if (r->limit_processes > PROCESSES_MAX)
+        return sb_failed(f, "Unsupported", 0, "limits.processes",
+                         "a kernel has %d processes at most", PROCESSES_MAX);
     if (r->limit_files < FILES_MIN)
         return invalid(f, "limits.files", "at least 16");
     if (r->limit_files > now.rlim_max)

@@ -85,6 +85,16 @@ describe("open files", function()
       local at, err = f:seek("set", -1)
       assert.is_nil(at)
       assert.equal("InvalidArgument", err.kind)
+      -- Once the next read or write raised, from inside the library.
+      assert.equal(2 ^ 52, f:seek("set", 2 ^ 52))
+      assert.is_nil(f:read(1))
+      for _, from in ipairs { "cur", "end" } do
+        at, err = f:seek(from, 2 ^ 52)
+        assert.is_nil(at)
+        assert.equal("InvalidArgument", err.kind)
+      end
+      f:seek("set")
+      assert.equal("hello World5", f:read(2 ^ 53))
       f:close()
       f = sandbar.assert(files:open("f", "a"))
       f:write("!")

@@ -225,6 +225,17 @@ describe("box.files", function()
     end)
   end)
 
+  it("hid the caller's line when an element of write_many's list is no table", function()
+    with_box(function(files)
+      local ok, err = pcall(function()
+        local result = files:write_many { 5 }
+        return result
+      end)
+      assert.is_false(ok)
+      assert.matches("files_spec.lua:%d+: bad argument #1 to 'write_many' %(element 1: table expected", err)
+    end)
+  end)
+
   it("refuses bad arguments: values as errors, types at the caller's line", function()
     with_box(function(files)
       assert.equal("InvalidArgument", kind(files:read("")))

@@ -177,6 +177,11 @@ function methods:seek(whence, offset, opts)
       kind = "InvalidArgument", op = "seek", code = "EINVAL", path = state.path,
       message = "the position would be before the start of the file",
     }
+  elseif base + offset > reading.FARTHEST then
+    return nil, errors.new {
+      kind = "InvalidArgument", op = "seek", code = "EINVAL", path = state.path,
+      message = "the position would be beyond what a file can have",
+    }
   end
   local to = whole(base + offset)
   if to ~= state._pos then

@@ -17,6 +17,9 @@ local TURN = 1048576 -- read without a wait, before others get their turn
 
 local reading = {}
 
+--- No file is longer, and every number up to here is exact.
+reading.FARTHEST = 2 ^ 52
+
 --- Of a new File: nothing is buffered, and the first read waits, so that where none can wait, none succeeds.
 function reading.begin(state)
   state._ahead, state._used, state._here = "", 0, TURN
@@ -184,7 +187,7 @@ local READERS = {
 local function reader_of(fname, index, format, level)
   if type(format) == "number" and format >= 0 and format % 1 == 0 then
     return function(state, deadline)
-      return read_exact(state, format, deadline)
+      return read_exact(state, math.min(format, reading.FARTHEST), deadline)
     end
   end
   local reader = type(format) == "string" and READERS[format:match("^%*?(%a)")]

@@ -220,7 +220,8 @@ end
 -- A list of { path =, data =, and options of write }, or a table path = data.
 local function items_of(list)
   if list[1] ~= nil or next(list) == nil then
-    return check.list("write_many", 1, list, "table", 2)
+    check.list("write_many", 1, list, "table", 2)
+    return list
   end
   local items = {}
   for path, data in pairs(list) do

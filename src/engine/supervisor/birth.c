@@ -277,8 +277,11 @@ static int child(void *arg)
     struct timespec limit = {5, 0};
 
     while (b->go == 0)
-        if (sb_sys(futex, &b->go, FUTEX_WAIT_PRIVATE, 0, &limit) == -ETIMEDOUT)
-            return 1; /* the supervisor and the stage were killed: leave nothing behind */
+        if (sb_sys(futex, &b->go, FUTEX_WAIT_PRIVATE, 0, &limit) == -ETIMEDOUT && b->go == 0) {
+            b->step = "id maps";
+            b->err = ETIMEDOUT; /* the supervisor and the stage were killed: leave nothing behind */
+            return 1;
+        }
     if (b->go < 0)
         return 1;
     TRY(b, "session", sb_sys(setsid, 0));

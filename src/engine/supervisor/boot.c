@@ -271,11 +271,15 @@ int sb_boot_resume(struct sb_box *b, struct sb_failure *f)
 void sb_boot_proc_ready(struct sb_source *src, uint32_t events)
 {
     struct sb_box *b = SB_OWNER(src, struct sb_box, proc);
-    siginfo_t info;
+    siginfo_t info = {0};
     (void)events;
     /* ECHILD for one that an earlier supervisor cloned: its parent is another now. */
-    waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | WNOHANG | __WALL);
+    int known =
+        waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | WNOHANG | __WALL) == 0 && info.si_pid != 0;
     if (b->birth != NULL && b->birth->err != 0 && b->why.kind == NULL)
         sb_failed(&b->why, NULL, b->birth->err, b->birth->step, "pid 1 did not start");
+    else if (known && b->why.kind == NULL)
+        sb_failed(&b->why, "NotRunning", 0, "pid 1", "pid 1 ended %s %d",
+                  info.si_code == CLD_EXITED ? "with status" : "by signal", info.si_status);
     sb_life_ended(b);
 }

@@ -212,6 +212,18 @@ describe("processes", function()
     end)
   end)
 
+  it("did not know a real-time signal by the name it gives it, and called 32 SIGRTMIN+-2", function()
+    with_box(function(box)
+      for signal, name in pairs { [32] = "SIG32", ["SIGRTMIN+1"] = "SIGRTMIN+1", ["rtmin+30"] = "SIGRTMIN+30" } do
+        local p = sandbar.assert(box:start { "sleep", "60" })
+        assert.equal(name, sandbar.assert(p:signal(signal)).signal)
+        assert.equal(name, sandbar.assert(p:wait { timeout = 10 }).signal)
+      end
+      local p = sandbar.assert(box:start { "sleep", "60" })
+      assert.equal("InvalidArgument", select(2, p:signal("RTMIN+31")).kind)
+    end)
+  end)
+
   it("kills the tree, escalating, and returns after the exit (B-35, B11)", function()
     with_box(function(box)
       local p = sandbar.assert(box:start("trap '' TERM; (setsid sleep 345 &); echo up; sleep 345 & wait; sleep 345"))

@@ -19,7 +19,7 @@ local Process = {}
 function Process:output(options) end
 
 --- Returns on delivery. Of a process that has ended nothing is left to signal: count is 0.
----@param signal string|integer "TERM", "SIGTERM", 15
+---@param signal string|integer "TERM", "SIGTERM", 15, "SIGRTMIN+1"
 ---@param options? { group?: boolean, timeout?: sandbar.Timeout } group: its whole process group
 ---@return { signal: string, count: integer }? delivered
 ---@return sandbar.Error? err

@@ -58,12 +58,9 @@ local FETCH = {
 function methods:fetch(request)
   local state = core.state(self, class)
   request = check.options("fetch", 1, request, FETCH)
-  local timeout, err = request.timeout or false
-  if timeout then
-    timeout, err = timeout_of(request, "fetch")
-    if err then
-      return nil, err
-    end
+  local timeout, err = timeout_of(request, "fetch")
+  if err then
+    return nil, err
   end
   local path = request.path
   if path and not path:find("^/[^%z\r\n ]*$") then
@@ -72,13 +69,10 @@ function methods:fetch(request)
       message = ("path: %q is not relative to the port (it begins with / and has no blanks)"):format(path),
     }
   end
-  local deadline = timeout and link.deadline(timeout)
+  local deadline = link.deadline(timeout)
   local loaded, object = http_port(state, "fetch", timeout)
   if not loaded then
     return nil, object
-  end
-  if not deadline then
-    return http.request(object, request, false, "fetch")
   end
   local answer
   answer, err = http.request(object, request, link.left(deadline), "fetch")

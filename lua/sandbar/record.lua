@@ -8,7 +8,7 @@ local SIGNALS = {
   PROF = 27, WINCH = 28, IO = 29, PWR = 30, SYS = 31,
 }
 local ALIASES = { IOT = 6, POLL = 29, CLD = 17 }
-local LAST_SIGNAL = 64
+local FIRST_REAL_TIME, LAST_SIGNAL = 34, 64 -- 32 and 33 are the C library's own
 local STREAM_STDERR = 4 -- of the engine's bits
 
 local NAMES = {}
@@ -20,10 +20,13 @@ local record = {}
 
 -- "SIGKILL" for 9; real-time signals, which have no fixed name, are "SIGRTMIN+n".
 function record.signal_name(number)
-  return NAMES[number] or ("SIGRTMIN+%d"):format(number - 34)
+  if number >= FIRST_REAL_TIME then
+    return ("SIGRTMIN+%d"):format(number - FIRST_REAL_TIME)
+  end
+  return NAMES[number] or ("SIG%d"):format(number)
 end
 
--- A signal given by name ("TERM", "SIGTERM", any case) or number; nil for none of these.
+-- A signal given by name ("TERM", "SIGTERM", "RTMIN+1", any case) or number; nil for none of these.
 function record.signal_number(signal)
   if type(signal) == "number" then
     if signal >= 1 and signal <= LAST_SIGNAL and signal % 1 == 0 then
@@ -32,6 +35,10 @@ function record.signal_number(signal)
     return nil
   end
   local name = signal:upper():gsub("^SIG", "")
+  local real_time = tonumber(name:match("^RTMIN%+(%d+)$"))
+  if real_time and real_time <= LAST_SIGNAL - FIRST_REAL_TIME then
+    return FIRST_REAL_TIME + real_time
+  end
   return SIGNALS[name] or ALIASES[name]
 end
 

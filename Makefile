@@ -222,13 +222,14 @@ build/spec/%: spec/escape/%.c
 	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
 
 MAKE_HERE = $(MAKE) --no-print-directory
+JOBS = -j$(shell nproc 2>/dev/null || echo 2)
 
-# What check needs built: every Lua, the sanitizer build, the tests in C.
+# What check needs built: every Lua, the sanitizer build, the tests in C. One Lua after the other: they share objects.
 .PHONY: check-build
-check-build: spec-programs
-	@for lua in $(LUAS); do $(MAKE_HERE) LUA=$$lua V= all || exit 1; done
-	@$(MAKE_HERE) LUA=5.4 V= c-tests
-	@$(MAKE_HERE) LUA=5.4 V=asan all c-tests fuzz-programs
+check-build:
+	@for lua in $(LUAS); do $(MAKE_HERE) $(JOBS) LUA=$$lua V= all || exit 1; done
+	@$(MAKE_HERE) $(JOBS) LUA=5.4 V= c-tests spec-programs
+	@$(MAKE_HERE) $(JOBS) LUA=5.4 V=asan all c-tests fuzz-programs
 
 check: deps
 	@rm -rf build/check
@@ -319,13 +320,15 @@ $(TIDY_GUEST): build/tidy/%.ok: %.c build/guest/obj/%.c.o .clang-tidy
 	$(call tidy,-std=c11 -ffreestanding -fno-builtin -Isrc)
 .PHONY: tidy-files
 tidy-files: $(TIDY_SHARED) $(TIDY_BIND) $(TIDY_SUPERVISOR) $(TIDY_GUEST)
+# check runs it with LINT_JOBS=1 beside the suites.
+LINT_JOBS ?= 2
 lint-tidy:
-	@$(MAKE_HERE) -k -j2 LUA=5.4 V= tidy-files
+	@$(MAKE_HERE) -k -j$(LINT_JOBS) LUA=5.4 V= tidy-files
 # Not src/guest: freestanding code has its own SIGKILL and the like, cppcheck knows only the C library's.
 lint-cppcheck:
 	@cppcheck --quiet --std=c11 --enable=warning,portability,performance --inline-suppr --error-exitcode=1 \
 		--suppressions-list=.ci/cppcheck.txt -D__linux__ -D__x86_64__ -D_GNU_SOURCE -DSB_VERSION='""' -Isrc \
-		-j 2 $(HOSTED_C) $(FILTER_SRC)
+		-j $(LINT_JOBS) $(HOSTED_C) $(FILTER_SRC)
 lint-luacheck:
 	@luacheck --quiet --no-color --no-cache $(LUA_FILES)
 lint-banned:

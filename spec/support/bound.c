@@ -3,6 +3,7 @@
  * The command gets LIMIT seconds. Whatever it started and orphaned comes back to this process (it is a
  * child subreaper), so when the command has ended, every descendant that is still there after GRACE
  * seconds was left over: it is named, killed and makes the suite fail.
+ * Told to end (SIGINT, SIGTERM), it kills them all and ends.
  * Exit status: the command's; 124 it ran out of time; 125 it ended well but left processes behind. */
 #include <dirent.h>
 #include <errno.h>
@@ -118,15 +119,28 @@ static void kill_descendants(void)
     }
 }
 
-/* Waits for any child to change or for `seconds`, and reaps; returns 1 once `child` has ended. */
-static int reap(pid_t child, int *status, double seconds)
+static sigset_t awaited(void)
 {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    return set;
+}
+
+/* Waits for any child to change or for `seconds`, and reaps; returns 1 once `child` has ended. Does not return when
+ * this process is told to end. */
+static int reap(pid_t child, int *status, double seconds)
+{
+    sigset_t set = awaited();
     struct timespec wait = {.tv_sec = (time_t)seconds,
                             .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    sigtimedwait(&set, NULL, &wait);
+    int sig = sigtimedwait(&set, NULL, &wait);
+    if (sig == SIGINT || sig == SIGTERM) {
+        kill_descendants();
+        _exit(128 + sig);
+    }
     int ended = 0, st;
     for (pid_t pid; (pid = waitpid(-1, &st, WNOHANG)) > 0;)
         if (pid == child) {
@@ -143,9 +157,7 @@ int main(int argc, char **argv)
         return 126;
     }
     double limit = strtod(argv[1], NULL), grace = strtod(argv[2], NULL);
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGCHLD);
+    sigset_t set = awaited();
     sigprocmask(SIG_BLOCK, &set, NULL);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
 

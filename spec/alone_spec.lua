@@ -1,3 +1,4 @@
+-- check: one Lua
 -- Sandboxes whose supervisor was killed and which nobody comes for: pid 1 ends by itself, some time (ten minutes; here
 -- as long as the test clock's file says) after its deadline, or alone when its owner watched for it. Until then a later
 -- supervisor finds it.

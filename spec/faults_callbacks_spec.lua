@@ -7,6 +7,8 @@ local inside = require "spec.support.inside"
 
 local sandbar = require "sandbar"
 
+local unpack = table.unpack or unpack -- luacheck: ignore 143
+
 describe("errors and yields inside callbacks (B47)", function()
   helper.guard()
 
@@ -43,8 +45,11 @@ describe("errors and yields inside callbacks (B47)", function()
     end)
   end)
 
-  local function overflow()
-    return 1 + overflow()
+  -- With wide frames: the stack is full with fewer of them, and a traceback walks them all several times. Lua 5.1
+  -- counts calls, whatever their size.
+  local WIDTH = helper.lua == "5.1" and 0 or 40
+  local function overflow(...)
+    return 1 + overflow(...)
   end
 
   local mark = { code = 1 }
@@ -54,7 +59,7 @@ describe("errors and yields inside callbacks (B47)", function()
     { "nil", function() error(nil) end, function(got)
       return got == nil or tostring(got):find("nil", 1, true) ~= nil -- some Luas give a text
     end },
-    { "a stack overflow", function() return overflow() end, function(got)
+    { "a stack overflow", function() return overflow(unpack({}, 1, WIDTH)) end, function(got)
       -- LuaJIT has no stack left for a handler that would take the traceback, and says so instead.
       return tostring(got):find("stack overflow", 1, true) ~= nil
         or tostring(got):find("error handling", 1, true) ~= nil

@@ -1,3 +1,4 @@
+-- check: one Lua
 -- What the supervisor keeps of its sandboxes, and what it says when it cannot.
 
 local helper = require "spec.helper"

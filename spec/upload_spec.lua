@@ -159,9 +159,7 @@ describe("upload and download", function()
   end)
 
   it("gives up listing the host's tree when it is cancelled", function()
-    local dir = helper.dir()
-    sh("cd %s && seq 1 5000 | xargs touch", dir)
-    local op = core.host_tree(dir)
+    local op = core.host_tree("/usr") -- large enough for the word to come in time
     op:cancel()
     assert.is_truthy(helper.eventually(function() return op:done() end))
     local ok, err = op:result()

@@ -107,4 +107,10 @@ function inside.times(short)
   return long and long ~= "" and 200 or short
 end
 
+-- A size that costs time and is nothing to the Lua: in full under Lua 5.4, smaller elsewhere and under a sanitizer.
+function inside.size(full, smaller)
+  local plain = (os.getenv("SPEC_SANITIZER") or "") == ""
+  return plain and helper.lua == "5.4" and full or smaller
+end
+
 return inside

@@ -154,25 +154,26 @@ static void conn_queue(struct conn *c, const struct sb_packer *p, const int *fds
     conn_update(c);
 }
 
-void conn_send(struct conn *c, const struct sb_packer *p, const int *fds, unsigned nfds)
+int conn_send(struct conn *c, const struct sb_packer *p, const int *fds, unsigned nfds)
 {
     int err;
     if (c == NULL || c->dead)
-        return;
+        return 0;
     if (p->overflow) {
         conn_kill(c);
-        return;
+        return 0;
     }
     if (c->first == NULL) {
         err = msg_send(c->watch.fd, p, fds, nfds, MSG_DONTWAIT);
-        if (err == 0)
-            return;
-        if (err != -EAGAIN && err != -ENOBUFS && err != -ENOMEM && err != -ETOOMANYREFS) {
+        if (err == 0 || err == -ETOOMANYREFS)
+            return err;
+        if (err != -EAGAIN && err != -ENOBUFS && err != -ENOMEM) {
             conn_kill(c);
-            return;
+            return 0;
         }
     }
     conn_queue(c, p, fds, nfds);
+    return 0;
 }
 
 static void conn_flush(struct conn *c)
@@ -230,6 +231,12 @@ void conn_error(struct conn *c, uint32_t req, const char *kind, int err, const c
     if (path != NULL && strlen(path) < PATH_MAX)
         sb_pack_str(&p, SB_F_PATH, path);
     conn_send(c, &p, NULL, 0);
+}
+
+void conn_no_room(struct conn *c, uint32_t req)
+{
+    conn_error(c, req, "LimitExceeded", 0, "send",
+               "as many descriptors are in flight as root of this sandbox may have", NULL);
 }
 
 static void dispatch(struct request *r)

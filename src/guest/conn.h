@@ -42,9 +42,11 @@ void request_end(struct request *r);
 
 /* Starts an answer in guest.out. */
 void answer_begin(struct sb_packer *p, uint16_t type, uint32_t req);
-/* Sends or queues; a connection that takes nothing any more is closed. `conn` may be NULL. */
-void conn_send(struct conn *c, const struct sb_packer *p, const int *fds, unsigned nfds);
+/* Sends or queues; a connection that takes nothing any more is closed. `conn` may be NULL. 0, or
+ * -ETOOMANYREFS: not sent, as many descriptors are in flight already as our user may have. */
+int conn_send(struct conn *c, const struct sb_packer *p, const int *fds, unsigned nfds);
 void conn_reply(struct conn *c, uint32_t req);
+void conn_no_room(struct conn *c, uint32_t req); /* the error that says so */
 void conn_error(struct conn *c, uint32_t req, const char *kind, int err, const char *step,
                 const char *message, const char *path);
 /* Stops or resumes reading requests. */

@@ -481,7 +481,11 @@ static void request_attach(struct request *r, struct proc *p)
     sb_pack_u64(&a, SB_F_STREAMS, streams);
     sb_pack_u64(&a, SB_F_LEASE, (uint64_t)lease);
     pack_record(&a, p);
-    conn_send(r->conn, &a, fds, nfds);
+    if (conn_send(r->conn, &a, fds, nfds) != 0) {
+        conn_no_room(r->conn, r->head.req);
+        for (int i = 0; i < 2; i++)
+            stream_drain(&p->out[i]);
+    }
     if (!p->running) {
         p->recheck_step = 0;
         proc_settle(p, sys_now_ms());

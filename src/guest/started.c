@@ -46,7 +46,10 @@ void started_tell(struct proc *p, uint32_t req, int in)
             pipe_enlarge(p->out[i].watch.fd);
         }
     answer_to(&a, p, req, streams);
-    conn_send(p->owner, &a, fds, nfds);
+    if (conn_send(p->owner, &a, fds, nfds) == 0)
+        return;
+    conn_no_room(p->owner, req); /* and what it would have written nobody would have read */
+    tree_signal(p, SIGKILL);
 }
 
 static void set_stage(struct proc *p, enum held_stage stage)

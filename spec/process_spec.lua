@@ -349,6 +349,20 @@ describe("processes", function()
     end)
   end)
 
+  it("that had ended was called running by its handle, and by one attached afterwards", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start("exit 3", { tag = "short", stdout = "tail", stderr = "tail" }))
+      sandbar.assert(helper.eventually(function() return not p:running() end))
+      local again = sandbar.assert(box:attach { tag = "short" })
+      assert.is_false(again:running())
+      for _, handle in ipairs { p, again } do
+        assert.equal(("sandbar.Process %d (ended)"):format(p.pid), tostring(handle))
+      end
+      assert.equal(3, sandbar.assert(again:wait { timeout = 10 }).exit_code)
+      again:close()
+    end)
+  end)
+
   it("answers for a process that has ended: status and tail, not \"not found\" (B13)", function()
     with_box(function(box)
       local p = sandbar.assert(box:start("echo last words; exit 6", { stdout = "tail" }))

@@ -113,6 +113,30 @@ describe("an audit event", function()
     assert.equal("the audit function failed: no", said)
   end)
 
+  it("was called userdata when a lost scope's finalizer used it after its collection", function()
+    local said = {}
+    local function lose()
+      local secret, scope = sandbar.secret(VALUE), sandbar.new_scope()
+      scope:defer(function()
+        for i, use in ipairs {
+          function() return secret:prefixed("x") end,
+          function()
+            local value = sandbar.secret(secret)
+            return value
+          end,
+        } do
+          said[i] = select(2, pcall(use))
+        end
+      end)
+    end
+    lose()
+    collectgarbage()
+    collectgarbage()
+    sandbar.sleep(0.001)
+    assert.matches("secret expected, got one that was collected", said[1], 1, true)
+    assert.matches("string expected, got a secret that was collected", said[2], 1, true)
+  end)
+
   it("one too short to be a secret does not make all text unreadable", function()
     local short = sandbar.secret("e")
     assert.equal("nothing here", core.redact("nothing here"))

@@ -284,6 +284,9 @@ describe("scope:spawn", function()
       sandbar.sleep(0.001)
     end)
     assert.same({ "defect", "boom" }, { raised.reasons[1].type, raised.reasons[1].error })
+    -- Once the message did not say where it came from.
+    assert.matches("^scope: task %d+, which nobody waited for: boom %(Aggregate%)$", tostring(raised))
+    assert.equal("number", type(raised.reasons[1].task))
   end)
 
   it("fails the scope with what goes wrong while the task is being stopped", function()

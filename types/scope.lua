@@ -1,11 +1,17 @@
 ---@meta sandbar.scope
 
---- What a scope, a finalizer or a task ended with. When ok, [1] to [n] are what was returned. A failure is a returned
---- nil and error, a defect was raised, interrupted is a cancellation.
+--- A failure is a returned nil and error, a defect was raised, interrupted is a cancellation.
+---@class sandbar.Reason
+---@field type "failure"|"defect"|"interrupted"
+---@field error any
+---@field traceback? string
+---@field task? integer of a task that nobody waited for: its number
+
+--- What a scope, a finalizer or a task ended with. When ok, [1] to [n] are what was returned.
 ---@class sandbar.Exit
 ---@field ok boolean
 ---@field n? integer how many values, when ok
----@field reasons? { type: "failure"|"defect"|"interrupted", error: any, traceback?: string }[] when not ok
+---@field reasons? sandbar.Reason[] when not ok
 
 --- Owns what is acquired in it and releases it on every path out, newest first, exactly once.
 ---@class sandbar.Scope

@@ -149,6 +149,7 @@ function attach.attach(to, target, expect, timeout)
     _record = record.process(r.fields),
     _sandbox = to.handle,
     _attached = true,
+    _over = (r.fields.running or 0) == 0,
   }
   local handle = process.handle(state)
   local tails = record.tails(r.parts)

@@ -84,8 +84,10 @@ local function type_name(v)
   if v == nil then
     return "nil"
   end
-  if core.is_secret(v) then
-    return "secret, which goes only into env, headers and bodies of requests"
+  local living, secret = core.is_secret(v)
+  if secret then
+    return living and "secret, which goes only into env, headers and bodies of requests"
+      or "a secret that was collected"
   end
   return type(v)
 end

@@ -155,7 +155,7 @@ local function failed_tasks(s, reasons)
   for _, t in ipairs(s._failed) do
     if not t._observed then
       t._observed = true
-      exit.merge(reasons, t._exit.reasons)
+      exit.merge(reasons, exit.from_task(t))
     end
   end
   s._failed = {}
@@ -319,7 +319,7 @@ local function stop_task(t)
   end
   if t._status == "failed" and not t._observed then
     t._observed = true
-    return nil, errors.aggregate(t._exit.reasons, "spawn")
+    return nil, errors.aggregate(exit.from_task(t), "spawn")
   end
   return true
 end

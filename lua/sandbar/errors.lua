@@ -148,7 +148,8 @@ end
 function errors.aggregate(reasons, op)
   local texts = {}
   for i, reason in ipairs(reasons) do
-    texts[i] = tostring(reason.error)
+    texts[i] = (reason.task and ("task %d, which nobody waited for: "):format(reason.task) or "")
+      .. tostring(reason.error)
   end
   local message = texts[1] or "unknown"
   if #texts > 1 then

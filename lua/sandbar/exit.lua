@@ -1,6 +1,6 @@
 -- How a piece of work ended: { ok = true, n =, value, … } or { ok = false, reasons = { … } }. A reason is
 -- { type = "failure" (it returned nil and an error) | "defect" (it raised) | "interrupted", error =,
--- traceback = of a defect }.
+-- traceback = of a defect, task = the number of the task that nobody waited for }.
 
 local compat = require "sandbar.compat"
 local errors = require "sandbar.errors"
@@ -26,6 +26,14 @@ function exit.of(r)
   end
   local type = errors.is(r.error, "Cancelled") and "interrupted" or "defect"
   return { ok = false, reasons = { exit.reason(type, r.error, r.traceback) } }
+end
+
+--- The reasons of a task that nobody waited for: each says of which.
+function exit.from_task(t)
+  for _, reason in ipairs(t._exit.reasons) do
+    reason.task = t.id
+  end
+  return t._exit.reasons
 end
 
 --- Hands an outcome of nested.try on: returns what was returned, raises what was raised.

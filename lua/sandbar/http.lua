@@ -126,7 +126,7 @@ local function add_line(lines, name, value)
   elseif type(value) == "string" or type(value) == "number" then
     lines[#lines + 1] = name .. ": " .. value -- string.format would end at a zero byte on 5.1
   else
-    return bad(("header '%s': string or secret expected, got %s"):format(name, type(value)))
+    return bad(("header '%s': string or secret expected, got %s"):format(name, check.type_name(value)))
   end
   return true
 end

@@ -156,9 +156,14 @@ function methods:kill(opts)
   return result, err
 end
 
+-- Is its end known, without asking?
+local function has_ended(state)
+  return state._exit ~= nil or state._over or state._link.gone or state._native:exited() ~= nil
+end
+
 function methods:running()
   local state = state_of(self)
-  return not state._closed and not state._exit and not core.collected(self) and state._native:exited() == nil
+  return not state._closed and not core.collected(self) and not has_ended(state)
 end
 
 function methods:resize(size)
@@ -269,7 +274,7 @@ class = core.class("Process", methods, {
     return methods.close(self)
   end,
   tostring = function(state)
-    local how = state._exit and "ended" or state._closed and "closed" or "running"
+    local how = has_ended(state) and "ended" or state._closed and "closed" or "running"
     return ("sandbar.Process %s (%s)"):format(tostring(state.pid), how)
   end,
 })

@@ -57,6 +57,8 @@ static int secret_prefixed(lua_State *L)
 {
     size_t len, prefix_len = 0;
     struct sb_secret *secret = to_secret(L, 1);
+    if (secret == NULL && luaL_testudata(L, 1, NAME) != NULL)
+        return luaL_argerror(L, 1, "secret expected, got one that was collected");
     if (secret == NULL)
         return sb_lua_typeerror(L, 1, "secret");
     const char *prefix = sb_lua_check_bytes(L, 2, &prefix_len);
@@ -102,10 +104,12 @@ static int secret_gc(lua_State *L)
     return 0;
 }
 
+/* Can it be used? Is it one at all, perhaps collected before the finalizer that uses it ran? */
 static int is_secret(lua_State *L)
 {
     lua_pushboolean(L, to_secret(L, 1) != NULL);
-    return 1;
+    lua_pushboolean(L, luaL_testudata(L, 1, NAME) != NULL);
+    return 2;
 }
 
 static int redact(lua_State *L)

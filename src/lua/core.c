@@ -83,7 +83,7 @@ int luaopen_sandbar_core(lua_State *L)
     if (sb_copy_claim(SB_VERSION, why, sizeof why) != 0)
         return luaL_error(L, "%s", why);
     sb_loop_pin();
-    lua_newtable(L);
+    lua_createtable(L, 0, 64);
     sb_lua_open_runtime(L);
     sb_lua_open_engine(L);
     lua_pushlightuserdata(L, (void *)&sb_core_api);

@@ -195,6 +195,36 @@ local sandbar = require "sandbar"
     end))
   end)
 
+  -- What a handle needs is loaded while the supervisor makes the sandbox, so when that fails there may be one.
+  it("leaves no sandbox whose handle cannot be loaded, or was being loaded when an interrupt came", function()
+    local r = helper.run_lua([[
+      local sandbar = require "sandbar"
+      local sandboxes = sandbar.assert(sandbar.open { root = (...), linger = 0 })
+      local name = "sandbar.sandbox"
+      local found = package.preload[name]
+      for _, why in ipairs { "no descriptor is left", "interrupted!" } do
+        for _, method in ipairs { "create", "create_scoped" } do
+          package.preload[name] = function() error(why, 0) end
+          local ok, box, err = pcall(sandboxes[method], sandboxes, { id = "nobodys" })
+          package.preload[name] = found
+          print(method, ok, ok and tostring(err) or box)
+          local till = os.time() + 10
+          while sandboxes:info("nobodys") do
+            assert(os.time() < till, "it is still there")
+            sandbar.sleep(0.005)
+          end
+        end
+      end
+      local box = sandbar.assert(sandboxes:create_scoped { id = "nobodys" })
+      print(sandbar.assert(box:exec "echo works").stdout)
+      sandbar.assert(box:close())
+    ]], { args = { helper.root() } })
+    assert.equal("", r.stderr)
+    assert.equal("create\ttrue\tcreate: sandbox handles cannot be loaded: no descriptor is left (LimitExceeded)\n"
+      .. "create_scoped\ttrue\tcreate_scoped: sandbox handles cannot be loaded: no descriptor is left (LimitExceeded)\n"
+      .. "create\tfalse\tinterrupted!\ncreate_scoped\tfalse\tinterrupted!\nworks\n\n", r.stdout)
+  end)
+
   it("destroys scoped sandboxes of a program that was killed", function()
     local child = helper.start_lua([[
       local capabilities = require "sandbar.capabilities"

@@ -208,6 +208,23 @@ local function suspend_for(op, timeout, opname, must_park)
   return true
 end
 
+--- Runs fn() while an operation that will be waited for is under way: a main program without tasks would only
+--- sleep then. Elsewhere fn is not called, the time is the others'.
+function wait.meanwhile(op, fn)
+  local host = host_of.current()
+  if not host.alone or not host.alone() then
+    return
+  end
+  local ok, raised = pcall(op.await, op, 0) -- its request goes out
+  if ok then
+    ok, raised = pcall(fn)
+  end
+  if not ok then -- interrupted
+    op:cancel()
+    error(raised, 0)
+  end
+end
+
 --- Waits until an operation has ended: true, and the error of a wait that ended early; or nil and an error.
 --- A wait that ends early cancels the operation and waits for its end, which comes soon. With `must_park` the others
 --- get a turn even if it has ended by now.

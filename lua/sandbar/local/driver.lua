@@ -28,14 +28,18 @@ function Driver:engine()
   return self.client
 end
 
--- Submits and waits. What cannot be waited for is refused before it is sent.
-function Driver:run(opname, timeout, submit, extra)
+-- Submits and waits. What cannot be waited for is refused before it is sent. `meanwhile`: see wait.meanwhile.
+function Driver:run(opname, timeout, submit, extra, meanwhile)
   local ok, err = wait.check(opname)
   if not ok and timeout ~= 0 then
     return nil, err
   end
+  local op = submit(self:engine())
+  if meanwhile and timeout ~= 0 then
+    wait.meanwhile(op, meanwhile)
+  end
   local r
-  r, err = wait.op(submit(self:engine()), timeout, opname)
+  r, err = wait.op(op, timeout, opname)
   if not r then
     return nil, errors.from(err, opname, extra)
   end
@@ -53,10 +57,10 @@ function Driver:hello(timeout)
 end
 
 -- The answers to these three have object and, for create, release.
-function Driver:create(fields, timeout)
+function Driver:create(fields, timeout, meanwhile)
   return self:run("create", timeout, function(engine)
     return engine:create(fields)
-  end, { id = fields.id })
+  end, { id = fields.id }, meanwhile)
 end
 
 function Driver:connect(id, labels, timeout, opname)

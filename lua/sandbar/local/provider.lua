@@ -3,21 +3,19 @@
 
 local audit = require "sandbar.audit"
 local check = require "sandbar.check"
+local compat = require "sandbar.compat"
 local core = require "sandbar.core"
 local driver = require "sandbar.local.driver"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
-local iterator = require "sandbar.iterator"
 local lazy = require "sandbar.lazy"
-local link = require "sandbar.link"
-local own = require "sandbar.own"
-local record = require "sandbar.record"
-local sandbox = require "sandbar.sandbox"
 local spec = require "sandbar.local.spec"
 local values = require "sandbar.local.values"
 
 local capabilities, claims = lazy "sandbar.capabilities", lazy "sandbar.local.claims"
-local listing = lazy "sandbar.local.listing"
+local iterator, listing = lazy "sandbar.iterator", lazy "sandbar.local.listing"
+local link, own = lazy "sandbar.link", lazy "sandbar.own"
+local record, sandbox = lazy "sandbar.record", lazy "sandbar.sandbox"
 
 local provider = {}
 
@@ -70,6 +68,11 @@ local function refuse(err, op, id)
   return nil, err
 end
 
+-- What a handle needs is loaded while the supervisor makes the sandbox.
+local function load_handles()
+  return compat.load "sandbar.sandbox"
+end
+
 local function allocate(self, op, given, opts, scope)
   local state, timeout = ready(self, op, opts)
   if not state then
@@ -93,16 +96,23 @@ local function allocate(self, op, given, opts, scope)
   end
   fields.owned = scoped and 1 or 0
   local r
-  r, err = state._driver:create(fields, timeout)
+  r, err = state._driver:create(fields, timeout, load_handles)
   if not r then
     return refuse(err, op, fields.id)
   end
   audit.emit("acquire", { what = "sandbox", op = op, id = fields.id, owned = scoped })
+  local handles, why = load_handles()
+  if not handles then
+    r.release:fire() -- nobody could get at it
+    return nil, errors.new {
+      kind = "LimitExceeded", op = op, id = fields.id, message = "sandbox handles cannot be loaded: " .. why,
+    }
+  end
   if not scoped then
     r.release:cancel() -- from here on it belongs to nobody
     r.release = nil
   end
-  return sandbox.new(r, { driver = state._driver, scope = scope })
+  return handles.new(r, { driver = state._driver, scope = scope })
 end
 
 function methods:create(given, opts)
@@ -273,7 +283,10 @@ end
 function methods:info(id, opts)
   local found, err = about(self, "info", id, opts, function(to, timeout)
     local r, why = to:info(id, timeout)
-    return r and record.sandbox(r.fields), why
+    if not r then
+      return nil, why
+    end
+    return record.sandbox(r.fields)
   end)
   return found, err
 end

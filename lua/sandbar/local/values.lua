@@ -5,7 +5,9 @@ local audit = require "sandbar.audit"
 local core = require "sandbar.core"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
-local record = require "sandbar.record"
+local lazy = require "sandbar.lazy"
+
+local record = lazy "sandbar.record"
 
 local MAX_LIFETIME = 315360000 -- ten years: the engine takes no more
 local MAX_ID = 128
@@ -60,7 +62,11 @@ function values.check_labels(labels, what)
   end
   table.sort(keys)
   for i, key in ipairs(keys) do
-    list[i] = record.label(key, labels[key])
+    local text, err = record.label(key, labels[key])
+    if not text then
+      return nil, err
+    end
+    list[i] = text
   end
   return list
 end

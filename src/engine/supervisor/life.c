@@ -225,10 +225,11 @@ void sb_life_ended(struct sb_box *b)
         sb_spare_ended(b);
     } else if (goal == SB_GOAL_DESTROY) {
         remove_and_forget(b);
+    } else if (goal == SB_GOAL_PAUSE &&
+               !booting) { /* also one that was paused before it said that it is set up */
+        sync_and_pause(b);
     } else if (fresh || booting) {
         settle_failed_start(b, &why, !fresh);
-    } else if (goal == SB_GOAL_PAUSE) {
-        sync_and_pause(b);
     } else {
         b->rec.state = SB_BOX_FAILED;
         b->rec.kept_disk = true;

@@ -190,6 +190,18 @@ static int l_start(lua_State *L)
     return 1;
 }
 
+/* sync(path) -> seconds: everything of its file system to the disk. */
+static int l_sync(lua_State *L)
+{
+    int fd = open(luaL_checkstring(L, 1), O_RDONLY | O_CLOEXEC);
+    double start = now();
+    if (fd < 0 || syncfs(fd) < 0)
+        return luaL_error(L, "sync: %s", strerror(errno));
+    lua_pushnumber(L, now() - start);
+    close(fd);
+    return 1;
+}
+
 static int l_stop(lua_State *L)
 {
     pid_t pid = (pid_t)luaL_checkinteger(L, 1);
@@ -206,6 +218,7 @@ static const luaL_Reg functions[] = {
     {"hide_mount", l_hide_mount},
     {"mount_overlay", l_mount_overlay},
     {"umount", l_umount},
+    {"sync", l_sync},
     {"start", l_start},
     {"stop", l_stop},
     {NULL, NULL},

@@ -260,7 +260,14 @@ describe("kill -9 of", function()
             note(box:exec("echo kept >f", { timeout = 20 }))
             known(box:set_lifetime(400, { timeout = 20 }))
             if n % 2 == 0 then
-              known(box:pause { keep = "disk", timeout = 20 })
+              known(box:pause { keep = n % 4 == 0 and "memory" or "disk", timeout = 20 })
+            end
+            if n % 8 < 2 then
+              known(box:resume { timeout = 20 })
+              note(box:exec("echo kept >>f", { timeout = 20 }))
+            end
+            if n % 5 == 0 then
+              note(box:snapshot("s" .. n, { timeout = 20 })) -- not asked for twice: its name would be taken
             end
             if n % 3 ~= 0 and known(box:destroy { timeout = 20 }) then
               assert.equal("NotFound", typed(select(2, own:info(id)), id))
@@ -288,8 +295,17 @@ describe("kill -9 of", function()
           sandbar.assert(own:destroy(info.id))
         end
         assert.is_true(unknown < n)
-        for name in lfs.dir(root .. "/v1/s") do
-          assert.is_truthy(name:sub(1, 1) == ".", "left over: " .. name)
+        for _, one in ipairs(sandbar.assert(own.snapshots:list())) do
+          local box = sandbar.assert(own:create { id = "copy", snapshot = one.name })
+          assert.is_true(sandbar.assert(box:exec("test -f f", { timeout = 20 })).ok, one.name)
+          sandbar.assert(box:destroy())
+          box:close()
+          sandbar.assert(own.snapshots:delete(one.name))
+        end
+        for _, where in ipairs { "s", "n", "l" } do
+          for name in lfs.dir(root .. "/v1/" .. where) do
+            assert.is_truthy(name:sub(1, 1) == ".", ("left over: %s/%s"):format(where, name))
+          end
         end
       end)
     end)

@@ -264,8 +264,6 @@ local sandbar = require "sandbar"
     for clause, spec in pairs {
       ["limits.memory"] = { limits = { memory = 1e8 } },
       network = { network = "allow" },
-      on_expiry = { on_expiry = "pause" },
-      snapshot = { snapshot = "s" },
       prepare = { prepare = { "true" } },
       public_ports = { public_ports = true },
     } do
@@ -298,6 +296,7 @@ local sandbar = require "sandbar"
       ["limits.max_output"] = { limits = { max_output = 2 ^ 31 + 1 } },
       ["limits.max_env"] = { limits = { max_env = 0.5 } },
       auto_resume = { auto_resume = true },
+      ["auto_resume: "] = { auto_resume = true, on_expiry = "destroy" },
       on_expiry = { on_expiry = "explode" },
       template = { template = { rootfs = "relative" } },
     } do
@@ -305,7 +304,7 @@ local sandbar = require "sandbar"
     end
     refused("InvalidArgument", "id", sandboxes:create { id = ("x"):rep(129) })
     refused("NotFound", "nope", sandboxes:create { template = "nope" })
-    refused("Unsupported", "pause_memory", sandboxes:create { expect = { pause_memory = true } })
+    refused("Unsupported", "memory_survives_reboot", sandboxes:create { expect = { memory_survives_reboot = true } })
     assert.has_error(function() sandboxes:create { lable = {} } end)
     assert.has_error(function() sandboxes:create { limits = { memroy = 3 } } end)
     assert.same({}, sandbar.assert(sandboxes:list()))
@@ -422,7 +421,7 @@ local sandbar = require "sandbar"
   it("claims capabilities, and measures them on request", function()
     local have = sandbar.assert(sandboxes:capabilities())
     assert.is_true(have.pause_disk)
-    assert.is_false(have.pause_memory)
+    assert.is_true(have.pause_memory)
     assert.is_false(have.watch)
     assert.equal("all", have.signals)
     inside.with_box(sandboxes, function(box)
@@ -462,17 +461,15 @@ local sandbar = require "sandbar"
     assert.is_nil(measured.xattrs)
   end)
 
-  it("refuses templates and snapshots by name until they are there", function()
-    for _, what in ipairs { "templates", "snapshots" } do
-      refused("Unsupported", what, sandboxes[what]:list())
-      refused("Unsupported", what, sandboxes[what]:build {})
-    end
+  it("refuses templates by name until they are there", function()
+    refused("Unsupported", "templates", sandboxes.templates:list())
+    refused("Unsupported", "templates", sandboxes.templates:build {})
+    refused("Unsupported", "snapshots", sandboxes.snapshots:build {})
     inside.with_box(sandboxes, function(box)
-      for _, name in ipairs { "snapshot", "fork", "update_network", "metrics" } do
+      for _, name in ipairs { "update_network", "metrics" } do
         refused("Unsupported", name, box[name](box))
         assert.is_nil(tostring(select(2, box[name](box))):find(name .. ": " .. name .. ":", 1, true))
       end
-      refused("Unsupported", "memory", box:pause())
       refused("InvalidArgument", "keep", box:pause { keep = "nothing" })
     end)
   end)

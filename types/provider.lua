@@ -7,8 +7,9 @@
 ---  system on a local disk. As root it is used in place. An ordinary user's is copied once, without devices, sockets
 ---  and what he cannot read, and again when the directory's device, inode or time of change is another
 ---@field lifetime? sandbar.Duration (default 3600)
----@field on_expiry? "pause_disk"|"destroy"|"pause" (default "pause_disk"; "destroy" for create_scoped; "pause" is not in this version)
----@field auto_resume? boolean (default false; needs "pause")
+---@field on_expiry? "pause_disk"|"destroy"|"pause" what the end of its lifetime is (default "pause_disk"; "destroy" for
+---  create_scoped; "pause" keeps its memory: what cannot be brought to a stand within 3 s then is paused to disk)
+---@field auto_resume? boolean the next call into it wakes it (default false; needs on_expiry = "pause", said explicitly)
 ---@field labels? table<string, string>
 ---@field env? table<string, sandbar.Value> of every command in it
 ---@field user? string (default "user")
@@ -18,7 +19,7 @@
 ---@field public_ports? boolean (default false; local: there is no public address)
 ---@field allow_setuid? boolean (default false)
 ---@field expect? table<string, any> capabilities that must hold, else it is refused before anything is allocated
----@field snapshot? string (not in this version)
+---@field snapshot? string the name of one: its files, its template, and its user, cwd, env and limits where nothing is said
 ---@field prepare? function|table (not in this version)
 ---@field providers? table<string, table> what one provider needs different
 
@@ -46,7 +47,7 @@
 ---@field started_at? number seconds since 1970
 ---@field ends_at? number seconds since 1970, while running
 ---@field lifetime? number seconds
----@field on_expiry "pause_disk"|"destroy"
+---@field on_expiry "pause_disk"|"destroy"|"pause"
 ---@field owned boolean destroyed with its owner
 ---@field user? string
 ---@field cwd? string
@@ -112,9 +113,30 @@
 ---@field release_after_exit boolean
 ---@field measured? table<string, { value: any, evidence: string, at: number }> by name, with `measure`
 
+--- Those of a provider; they are taken with Sandbox:snapshot.
+---@class sandbar.Snapshots
+local Snapshots = {}
+
+--- In the order of their names.
+---@param options? { timeout?: sandbar.Timeout }
+---@return { name: string, template: string?, created_at: number }[]? snapshots
+---@return sandbar.Error? err
+function Snapshots:list(options) end
+
+---@param name string
+---@param options? { timeout?: sandbar.Timeout }
+---@return true? ok
+---@return sandbar.Error? err NotFound; Busy: a sandbox that was made from it is there
+function Snapshots:delete(name, options) end
+
+--- A snapshot is taken, not built: Unsupported.
+---@return nil
+---@return sandbar.Error err
+function Snapshots:build() end
+
 ---@class sandbar.Provider
 ---@field templates table build, list, delete
----@field snapshots table build, list, delete
+---@field snapshots sandbar.Snapshots
 local Provider = {}
 
 --- A sandbox that outlives the handle, the provider and the process.

@@ -133,26 +133,37 @@ function Sandbox:metrics(options) end
 ---@return sandbar.Error? err
 function Sandbox:set_lifetime(lifetime, options) end
 
---- What is really kept is returned; it is never another kind than the one asked for.
+--- With "memory" its processes stand still until a resume, by whomever: file operations under way have 0.5 s to end
+--- first. Connections into it stand as well. With "disk" they are ended, and what was written is synced. What is really
+--- kept is returned: the kind that was asked for, or what a sandbox that is paused already has. Refused, it goes on.
 ---@param options? { keep?: "memory"|"disk", timeout?: sandbar.Timeout } (default "memory")
 ---@return "memory"|"disk"? kept
----@return sandbar.Error? err Unsupported, Busy
+---@return sandbar.Error? err Busy: it is starting, or its processes did not come to a stand within 3 s; NotRunning,
+---  NoSpace
 function Sandbox:pause(options) end
 
+--- A running one stays as it is. The lifetime begins anew, with `lifetime` or what it was made with.
 ---@param options? { lifetime?: sandbar.Duration, timeout?: sandbar.Timeout }
 ---@return true? ok
 ---@return sandbar.Error? err
 function Sandbox:resume(options) end
 
----@param name string
----@return string? snapshot
----@return sandbar.Error? err
-function Sandbox:snapshot(name) end
+--- What is on its disk, under a name. A paused one's files are taken over as they are; a running one stands still
+--- while its own are copied, and calls into it wait. Synced when this returns.
+---@param name? string as an id is (default: a random UUID)
+---@param options? { timeout?: sandbar.Timeout }
+---@return string? name
+---@return sandbar.Error? err AlreadyExists, InvalidArgument, NoSpace; Busy: it is starting, being paused, or another one
+---  is being taken; LimitExceeded: it stands on 64 snapshots
+function Sandbox:snapshot(name, options) end
 
----@param count? integer
----@return sandbar.Sandbox[]? copies
----@return sandbar.Error? err
-function Sandbox:fork(count) end
+--- New sandboxes that begin with what is on its disk now, with its settings, labels and lifetime. Owned as this one is:
+--- by the same scope, or by their handles.
+---@param count? integer 1 to 1000 (default 1)
+---@param options? { timeout?: sandbar.Timeout }
+---@return sandbar.Sandbox[]? copies all of them, or none
+---@return sandbar.Error? err as of snapshot and create
+function Sandbox:fork(count, options) end
 
 ---@param policy "deny"|"allow"|table
 ---@return true? ok

@@ -79,9 +79,12 @@ local function run_native(to, fields, stdin, timeout, opts, max)
   if not box then
     return nil, errors.from(err, "exec")
   end
-  local op = box:exec(fields, stdin, timeout or nil, max, GRACE)
   local r, partial
-  r, err, partial = wait.op(op, nil, "exec")
+  r, err, partial = wait.op(box:exec(fields, stdin, timeout or nil, max, GRACE), nil, "exec")
+  box = not r and to:again(err, timeout and start + timeout, "exec")
+  if box then
+    r, err, partial = wait.op(box:exec(fields, stdin, timeout or nil, max, GRACE), nil, "exec")
+  end
   if r then
     return exec.finish(record.result(r.fields, r.bytes or "", r.bytes2 or "", core.now() - start), opts)
   end

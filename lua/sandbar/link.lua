@@ -59,38 +59,65 @@ function Link:heard(err)
   return err
 end
 
+-- Takes over what connect or resume has answered: the record, and the connection where there is none yet. One that
+-- a pause has kept goes on with the epoch in the record.
+function Link:take(r)
+  if self.seen then
+    self.seen(r.fields)
+  end
+  if self.closed then -- meanwhile, by another coroutine
+    if r.object then
+      r.object:close()
+    end
+    return
+  end
+  local box = self.box
+  if not (box and box:open_()) then
+    self.box = r.object or box
+  elseif r.object then
+    box:thaw(r.fields.epoch)
+    r.object:close()
+  end
+end
+
 -- The connection to pid 1, or nil and NotRunning, NotFound, Closed.
 function Link:native(timeout, opname)
   if self:is_closed() then
     return self:fail("Closed", ("the handle of sandbox %s is closed"):format(self.id))
   end
   local box = self.box
-  if box and box:open_() then
+  if box and box:open_() and not box:frozen() then
     return box
   end
   if self.gone then
     return self:not_running("gone")
   end
+  local deadline = link.deadline(timeout)
   local r, err = self.driver:connect(self.id, {}, timeout, opname)
+  if r and not r.object and r.fields.auto_resume == 1 and (r.fields.state or {})[1] == "paused" then
+    r, err = self.driver:resume(self.id, nil, link.left(deadline))
+  end
   if not r then
     return nil, self:heard(err)
   end
-  if self.seen then
-    self.seen(r.fields)
-  end
+  self:take(r)
   if not r.object then
     return self:not_running((r.fields.state or {})[1] or "paused")
   end
-  if self.closed then -- meanwhile, by another coroutine
-    r.object:close()
+  if self.closed then
     return self:fail("Closed", ("the handle of sandbox %s is closed"):format(self.id))
   end
-  self.box = r.object
-  return r.object
+  return self.box
 end
 
--- What a call that failed with `err` answers: when the sandbox has gone for good, that. The request itself is
--- never sent again.
+-- A pause came before the request was looked at: it was not carried out and never will be. When the sandbox runs
+-- again, or may be resumed for it, it is sent once more: on the connection that is returned.
+function Link:again(err, deadline, opname)
+  return err.kind == "NotRunning" and err.step == "epoch" and not self:is_closed()
+    and self:native(link.left(deadline), opname) or nil
+end
+
+-- What a call that failed with `err` answers: when the sandbox has gone for good, that.
 function Link:judge(err)
   if (err.kind ~= "NotRunning" and err.kind ~= "OutcomeUnknown") or self:is_closed() then
     return err
@@ -119,6 +146,10 @@ function Link:call(method, opname, timeout, ...)
   end
   local r
   r, err = wait.op(box[method](box, ...), link.left(deadline), opname)
+  box = not r and self:again(err, deadline, opname)
+  if box then
+    r, err = wait.op(box[method](box, ...), link.left(deadline), opname)
+  end
   if r then
     return r
   end

@@ -122,6 +122,7 @@ function record.sandbox(fields)
     kept = kept ~= "" and kept or nil,
     labels = record.labels(fields.label),
     template = fields.template,
+    snapshot = fields.snapshot,
     created_at = seconds(fields.created_ms),
     started_at = seconds(fields.started_ms),
     ends_at = state == "running" and seconds(fields.ends_ms) or nil,

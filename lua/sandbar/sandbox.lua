@@ -14,6 +14,7 @@ local record = require "sandbar.record"
 
 local attach, files = lazy "sandbar.attach", lazy "sandbar.files"
 local port, start = lazy "sandbar.port", lazy "sandbar.start"
+local snapshots, values = lazy "sandbar.local.snapshots", lazy "sandbar.local.values"
 
 local sandbox = {}
 
@@ -207,13 +208,60 @@ function methods:resume(opts)
     if not r then
       return nil, why
     end
-    see(state, r.fields)
-    if r.object and not (to.box and to.box:open_()) then
-      to.box = r.object
-    end
+    to:take(r)
     return true
   end)
   return ok, err
+end
+
+-- Returns the snapshot's name.
+function methods:snapshot(name, opts)
+  local state = state_of(self)
+  check.arg("snapshot", 1, name, "string?")
+  opts = check.options("snapshot", 2, opts, TIMEOUT)
+  local timeout, err = timeout_of(opts, "snapshot")
+  local ok = not err
+  if ok then
+    ok, err = usable(state, "snapshot")
+  end
+  if ok and name ~= nil then
+    ok, err = values.check_id(name, "snapshot")
+  end
+  if not ok then
+    return nil, errors.from(err, "snapshot")
+  end
+  local taken
+  taken, err = state._link.driver:snapshot(state.id, name, false, timeout)
+  return taken, state._link:heard(err)
+end
+
+-- Copies of what is on its disk, as an array of handles. They are owned as this one is, by the scope it is in.
+function methods:fork(n, opts)
+  local state = state_of(self)
+  check.arg("fork", 1, n, "number?")
+  opts = check.options("fork", 2, opts, TIMEOUT)
+  local timeout, err = timeout_of(opts, "fork")
+  local ok = not err
+  if ok then
+    ok, err = usable(state, "fork")
+  end
+  if not ok then
+    return nil, err
+  end
+  local to = state._link
+  local made
+  made, err = snapshots.copies(to.driver, state.id, n or 1, state.owned, timeout)
+  if not made then
+    return nil, to:heard(err)
+  end
+  local out = {}
+  for i, r in ipairs(made) do
+    out[i], err = sandbox.new(r, { driver = to.driver, scope = state.owned and to.scope or nil })
+    if not out[i] then
+      return nil, err
+    end
+  end
+  return out
 end
 
 -- Drops what the handle owns without running it: somebody else has done it, or will.
@@ -269,8 +317,6 @@ end
 -- ---- what comes later, refused by name ----
 
 for name, what in pairs {
-  snapshot = "snapshots are",
-  fork = "copies of a running sandbox are",
   update_network = "changing the network policy is",
   metrics = "metrics are",
 } do

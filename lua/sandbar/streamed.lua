@@ -246,6 +246,11 @@ function streamed.run(to, fields, source, stdin, timeout, opts, max)
   end
   local r
   r, err = wait.op(box:start(fields), link.left(deadline), "exec")
+  local again = not r and to:again(err, deadline, "exec")
+  if again then
+    box = again
+    r, err = wait.op(box:start(fields), link.left(deadline), "exec")
+  end
   if not r then
     if err.kind == "Timeout" then
       return exec.timed_out(record.result({}, "", "", core.now() - began), timeout, err)

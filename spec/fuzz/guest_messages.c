@@ -6,6 +6,7 @@
 #include "guest/conn.c"
 #include "guest/errors.c"
 #include "guest/exec.c"
+#include "guest/freeze.c"
 #include "guest/loop.c"
 #include "guest/pipes.c"
 #include "guest/proc.c"
@@ -87,8 +88,35 @@ uint64_t tree_signal_stages(struct proc *p, int sig, int group)
     return p->nstages + (unsigned)sig + (unsigned)group;
 }
 
+void tree_stop_all(void)
+{
+}
+
+void tree_continue_all(void)
+{
+}
+
 void control_synced(void)
 {
+}
+
+void control_catch_up(void)
+{
+}
+
+void control_reply(uint32_t req)
+{
+    (void)req;
+}
+
+unsigned worker_running(void)
+{
+    return 0;
+}
+
+unsigned worker_refuse_waiting(void)
+{
+    return 0;
 }
 
 void control_stop_check(void)

@@ -75,7 +75,12 @@ static void event(struct sb_conn *conn, const struct sb_answer *answer)
 {
     struct sb_box *box = (struct sb_box *)((char *)conn - offsetof(struct sb_box, conn));
     uint64_t serial = sb_read_u64(&answer->fields, SB_F_SERIAL, 0);
+    uint32_t epoch = (uint32_t)sb_read_u64(&answer->fields, SB_F_EPOCH, 0);
     struct sb_watch *watch = box->watches[serial % SB_BOX_BUCKETS], *next;
+    if (answer->type == SB_FROZEN)
+        sb_conn_freeze(conn, sb_read_u64(&answer->fields, SB_F_COUNT, 0), epoch);
+    else if (answer->type == SB_THAWED)
+        sb_conn_thaw(conn, epoch);
     if (answer->type != SB_EXITED)
         return;
     for (; watch != NULL; watch = next) {
@@ -236,7 +241,7 @@ int sb_box_call(struct sb_box *box, struct sb_call *call, unsigned char *msg, si
                 const int *fds, unsigned nfds, struct sb_error *err)
 {
     int rc = sb_conn_call(&box->conn, call, msg, len, fds, nfds, err);
-    if (rc == -SB_ERR_NOT_RUNNING && err != NULL)
+    if (rc == -SB_ERR_NOT_RUNNING && err != NULL && err->step[0] == '\0')
         snprintf(err->message, sizeof err->message,
                  "the connection to the sandbox has ended: connect again");
     return rc;

@@ -14,6 +14,7 @@
 
 #define SLOTS_MAX 65535u
 #define NO_SLOT UINT32_MAX
+#define ALL_CALLS UINT64_MAX
 #define RETRY_NS 10000000ull /* where nothing tells when sending would succeed */
 #define PARTS_PER_TURN 64 /* SB_PART answers taken in one go before other sources get their turn */
 
@@ -21,6 +22,8 @@
 struct sb_conn_slot {
     uint32_t req; /* 0: free */
     uint32_t next_free;
+    uint64_t number;      /* how many requests had been sent, with this one; 0: it lets go */
+    uint32_t epoch;       /* it was sent with */
     struct sb_call *call; /* NULL in a used slot: forgotten */
 };
 
@@ -64,6 +67,18 @@ static int slots_grow(struct sb_conn *conn)
     conn->slots = slots;
     conn->room = room;
     return 0;
+}
+
+/* What lets go of something is never too late, whatever the epoch. */
+static int lets_go(uint16_t type)
+{
+    return type == SB_C_KILL || type == SB_C_RELEASE || type == SB_C_DETACH || type == SB_C_TELL;
+}
+
+static void slot_number(struct sb_conn *conn, struct sb_conn_slot *slot, uint16_t type)
+{
+    slot->number = lets_go(type) ? 0 : conn->sent + 1;
+    slot->epoch = conn->epoch;
 }
 
 static uint32_t slot_take(struct sb_conn *conn, struct sb_call *call)
@@ -278,6 +293,14 @@ static int send_or_queue(struct sb_conn *conn, const unsigned char *msg, size_t 
     return 0;
 }
 
+static int fail_frozen(struct sb_error *err)
+{
+    int rc = sb_fail(err, SB_ERR_NOT_RUNNING, "the sandbox is paused");
+    if (err != NULL)
+        memcpy(err->step, "epoch", sizeof "epoch");
+    return rc;
+}
+
 int sb_conn_call(struct sb_conn *conn, struct sb_call *call, unsigned char *msg, size_t len,
                  const int *fds, unsigned nfds, struct sb_error *err)
 {
@@ -291,13 +314,12 @@ int sb_conn_call(struct sb_conn *conn, struct sb_call *call, unsigned char *msg,
     if (nfds >= SB_MSG_FDS)
         return sb_fail(err, SB_ERR_INTERNAL, "a request carries too many descriptors");
     memcpy(&head, msg, sizeof head);
-    head.epoch = conn->epoch;
     if (len > SB_SPILL_FROM) {
         struct sb_packer p;
         spilled = spill(msg + sizeof head, len - sizeof head, err);
         if (spilled < 0)
             return err ? -(int)err->kind : -(int)SB_ERR_PLATFORM;
-        sb_pack_begin(&p, small, sizeof small, head.type, 0, head.epoch);
+        sb_pack_begin(&p, small, sizeof small, head.type, 0, 0);
         sb_pack_u64(&p, SB_F_SPILL, len - sizeof head);
         head.flags |= SB_MSG_SPILLED;
         msg = small;
@@ -312,23 +334,83 @@ int sb_conn_call(struct sb_conn *conn, struct sb_call *call, unsigned char *msg,
     pthread_mutex_lock(&conn->lock);
     if (conn->state != SB_CONN_OPEN) {
         rc = sb_fail(err, SB_ERR_NOT_RUNNING, "the connection has ended");
+    } else if (conn->frozen != 0 && !lets_go(head.type)) {
+        rc = fail_frozen(err);
     } else if ((req = slot_take(conn, call)) == 0) {
         rc = conn->room == SLOTS_MAX
                  ? sb_fail(err, SB_ERR_BUSY, "too many requests are in flight")
                  : sb_fail_errno(err, ENOMEM, "send", "a request could not be noted");
     } else {
         head.req = req;
+        head.epoch = conn->epoch;
         memcpy(msg, &head, sizeof head);
         /* Before: what comes of it may be shown by the I/O thread at once. */
         sb_trace_message("send", conn->type->peer, &head, len, nfds, NULL);
         rc = send_or_queue(conn, msg, len, fds, nfds, err);
         if (rc < 0)
             slot_drop(conn, slot_find(conn, req));
+        else
+            slot_number(conn, slot_find(conn, req), head.type);
+        conn->sent += rc == 0;
     }
     pthread_mutex_unlock(&conn->lock);
     if (spilled >= 0)
         close(spilled);
     return rc;
+}
+
+/* Those sent after the first `taken` and before `epoch`; ALL_CALLS: all. */
+static void fail_calls(struct sb_conn *conn, uint64_t taken, uint32_t epoch,
+                       const struct sb_answer *answer)
+{
+    for (uint32_t i = 0;; i++) {
+        struct sb_call *call = NULL;
+        pthread_mutex_lock(&conn->lock);
+        for (; i < conn->room; i++) {
+            struct sb_conn_slot *slot = &conn->slots[i];
+            if (slot->req == 0 ||
+                (taken != ALL_CALLS && (slot->number <= taken || slot->epoch >= epoch)))
+                continue;
+            call = slot->call;
+            slot_drop(conn, slot);
+            if (call != NULL)
+                break;
+        }
+        pthread_mutex_unlock(&conn->lock);
+        if (call == NULL)
+            return;
+        call->answer(call, answer);
+    }
+}
+
+int sb_conn_frozen(struct sb_conn *conn)
+{
+    pthread_mutex_lock(&conn->lock);
+    int frozen = conn->frozen != 0;
+    pthread_mutex_unlock(&conn->lock);
+    return frozen;
+}
+
+void sb_conn_thaw(struct sb_conn *conn, uint32_t epoch)
+{
+    pthread_mutex_lock(&conn->lock);
+    if (epoch > conn->epoch && epoch >= conn->frozen) {
+        conn->epoch = epoch;
+        conn->frozen = 0;
+    }
+    pthread_mutex_unlock(&conn->lock);
+}
+
+void sb_conn_freeze(struct sb_conn *conn, uint64_t taken, uint32_t epoch)
+{
+    struct sb_error err = {SB_OK};
+    struct sb_answer answer = {.type = SB_ERROR, .error = &err};
+    fail_frozen(&err);
+    pthread_mutex_lock(&conn->lock);
+    if (conn->epoch < epoch) /* else the supervisor has told of the thaw before */
+        conn->frozen = epoch;
+    pthread_mutex_unlock(&conn->lock);
+    fail_calls(conn, taken, epoch, &answer);
 }
 
 void sb_conn_forget(struct sb_conn *conn, struct sb_call *call)
@@ -377,22 +459,7 @@ void sb_conn_break(struct sb_conn *conn, const char *what)
 void sb_conn_fail_all(struct sb_conn *conn, const struct sb_error *err)
 {
     struct sb_answer answer = {.type = SB_ERROR, .error = err, .lost = 1};
-    for (uint32_t i = 0;; i++) {
-        struct sb_call *call = NULL;
-        pthread_mutex_lock(&conn->lock);
-        while (i < conn->room && call == NULL) {
-            if (conn->slots[i].req != 0) {
-                call = conn->slots[i].call;
-                slot_drop(conn, &conn->slots[i]);
-            }
-            if (call == NULL)
-                i++;
-        }
-        pthread_mutex_unlock(&conn->lock);
-        if (call == NULL)
-            return;
-        call->answer(call, &answer);
-    }
+    fail_calls(conn, ALL_CALLS, 0, &answer);
 }
 
 void sb_conn_close(struct sb_conn *conn, const struct sb_error *err)

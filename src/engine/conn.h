@@ -58,10 +58,12 @@ struct sb_conn {
     struct sb_timer retry;   /* [io] what the machine had no room for is sent again */
     const struct sb_conn_type *type;
     struct sb_object *owner; /* not counted: whatever is posted for it is. May be NULL */
-    uint32_t epoch;          /* put into every request; fixed once open */
 
     pthread_mutex_t lock; /* guards all below, and sending */
     _Atomic int state;    /* enum sb_conn_state; written under the lock, read anywhere */
+    uint32_t epoch;       /* put into every request */
+    uint32_t frozen;      /* the epoch from which on the peer serves requests; 0: it does */
+    uint64_t sent;        /* requests */
     struct sb_conn_slot *slots;
     uint32_t room, free_slot, turn;
     uint32_t in_flight; /* calls somebody waits for */
@@ -80,6 +82,14 @@ int sb_conn_open(struct sb_conn *conn, const struct sb_conn_type *type, struct s
  * connection has ended. */
 int sb_conn_call(struct sb_conn *conn, struct sb_call *call, unsigned char *msg, size_t len,
                  const int *fds, unsigned nfds, struct sb_error *err);
+
+/* [io] The peer has taken `taken` requests and takes no more before `epoch`: the others of earlier epochs fail
+ * (NotRunning, step "epoch"), and so does every later one until the thaw, but for those that let go of something:
+ * these it reads then. */
+void sb_conn_freeze(struct sb_conn *conn, uint64_t taken, uint32_t epoch);
+/* It serves requests of this epoch. Any thread; one that is out of date changes nothing. */
+void sb_conn_thaw(struct sb_conn *conn, uint32_t epoch);
+int sb_conn_frozen(struct sb_conn *conn); /* any thread */
 
 /* [io] Nobody waits for the call any more; its late answers are dropped. */
 void sb_conn_forget(struct sb_conn *conn, struct sb_call *call);

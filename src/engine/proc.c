@@ -464,8 +464,14 @@ static void killing_send(struct killing *k, struct sb_box *box)
     unsigned char buf[128];
     size_t len = pack_serial(buf, sizeof buf, SB_C_KILL, k->serial);
     k->call.answer = killing_answer;
-    if (sb_box_call(box, &k->call, buf, len, NULL, 0, &err) == 0)
+    if (sb_box_call(box, &k->call, buf, len, NULL, 0, &err) == 0) {
+        /* Of a paused sandbox it is the first thing that is done when it goes on: nobody waits for that. */
+        if (sb_conn_frozen(&box->conn)) {
+            sb_conn_forget(&box->conn, &k->call);
+            killing_end(k, NULL);
+        }
         return;
+    }
     if (err.kind == SB_ERR_NOT_RUNNING && k->again == NULL)
         killing_reconnect(k);
     else

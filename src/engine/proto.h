@@ -38,6 +38,10 @@ enum sb_msg_type {
     SB_PART = 3,  /* more answers to `req` follow */
     SB_EXITED =
         4, /* event or answer: a process ended (serial, pid, status, reason, utime, stime, maxrss) */
+    SB_FROZEN = 5, /* event of pid 1: it begins nothing any more; count: how many requests of this
+                      connection it has taken, what was sent after them is never carried out; epoch: the
+                      next one, from which on it begins things again */
+    SB_THAWED = 6, /* event of pid 1: it does, from this epoch on */
 
     /* caller -> supervisor */
     SB_S_HELLO = 32, /* version, linger_ms -> version, pid, mode, cap* */
@@ -50,13 +54,19 @@ enum sb_msg_type {
                           then SB_REPLY with `next` when there is more */
     SB_S_DESTROY, /* id, token? (only the sandbox made with it) -> reply, also when it is gone already */
     SB_S_LIFETIME, /* id, lifetime_ms (from now), extend (1: never shorten) -> ends_ms */
-    SB_S_PAUSE,    /* id, keep -> kept */
+    SB_S_PAUSE,    /* id, keep -> kept: the one asked for, or what a paused one has */
     SB_S_RESUME,   /* id, lifetime_ms? -> as SB_S_CONNECT */
     SB_S_SOCKET,   /* id -> fds: one IPv4 and one IPv6 TCP socket of the sandbox's network,
                           unconnected, non-blocking */
     SB_S_EXPOSE,   /* id, port, on -> reply; recorded in the sandbox's record */
     SB_S_ADVANCE,  /* ms: moves the test clock; refused without <root>/v1/test-clock */
     SB_S_STATS,    /* -> live sandboxes, pooled slots, open descriptors: for tests and bench */
+    SB_S_SNAPSHOT =
+        46, /* id, snapshot (its name; absent: chosen), temporary (1: it ends with the process that asks) ->
+                           snapshot, once it is on the disk. Of a sandbox at rest without copying anything; of a
+                           running one while it stands still */
+    SB_S_SNAPSHOTS, /* -> SB_PART: snapshot, template, created_ms each, in the order of names; then SB_REPLY */
+    SB_S_UNSNAPSHOT, /* snapshot -> reply; Busy while a sandbox made from it is there */
 
     /* supervisor -> pid 1, on the control socket */
     SB_G_INIT =
@@ -72,8 +82,15 @@ enum sb_msg_type {
     SB_G_LIFE, /* ends_ms (CLOCK_BOOTTIME, 0 none), owned, grace_ms: when pid 1 ends by itself, should no
                   supervisor do it. The same fields are in SB_G_INIT. No answer */
     SB_G_SPARE, /* no fields: its set-up is not to come soon, there is time to prepare. No answer */
+    SB_G_FREEZE, /* epoch (the next one), grace_ms, stop: begins nothing any more and, once running file
+                    operations have ended or the grace has, -> reply. With stop (no groups) it stops all
+                    processes but itself. Then the supervisor freezes the group */
+    SB_G_THAW, /* epoch: after the supervisor has thawed the group. Also when nothing was frozen. No
+                  answer */
     /* pid 1 -> supervisor */
-    SB_G_HELLO = 80, /* version: the first message of a booted pid 1, and of an adopted one */
+    SB_G_HELLO =
+        80, /* version: the first message of a booted pid 1, and of an adopted one, which adds epoch
+                        and stop (1: it was frozen and has not been thawed) */
     SB_G_NEED_LEAVES, /* its stock of empty leaf groups runs low; leaf* (those it gives back, empty and
                           of no more use to it). Answered by SB_G_LEAVES */
 
@@ -164,6 +181,7 @@ enum sb_file_op {
     X(53, NETWORK, network, B) X(54, LIMIT_DISK, limit_disk, U) \
     X(55, LIMIT_MEMORY, limit_memory, U) X(56, CREATED_MS, created_ms, U) \
     X(58, CLONE_AT, clone_at, U) X(59, LEAF_FDS, leaf_fds, U) X(60, EXTEND, extend, U) \
+    X(57, STOP, stop, U) X(64, SNAPSHOT, snapshot, B) X(65, LAYER, layer, L) X(66, TEMPORARY, temporary, U) \
     X(61, LEAF, leaf, U) X(62, LIMIT_OUTPUT, limit_output, U) X(63, LIMIT_ENV, limit_env, U) \
     /* processes */ \
     X(70, STAGE, stage, U) X(71, ARG, arg, L) X(72, CLEAN_ENV, clean_env, U) \

@@ -239,13 +239,20 @@ void conn_no_room(struct conn *c, uint32_t req)
                "as many descriptors are in flight as root of this sandbox may have", NULL);
 }
 
+/* What lets go of something is never too late. */
+static int lets_go(uint16_t type)
+{
+    return type == SB_C_KILL || type == SB_C_RELEASE || type == SB_C_DETACH || type == SB_C_TELL;
+}
+
 static void dispatch(struct request *r)
 {
     struct conn *c = r->conn;
     struct sb_reader check;
     struct sb_field_view f;
     int err, more;
-    if (r->head.epoch != guest.epoch || !guest.ready) {
+    int stale = r->head.epoch != guest.epoch || guest.frozen != FREEZE_NOT;
+    if (!guest.ready || (stale && !lets_go(r->head.type))) {
         conn_error(c, r->head.req, "NotRunning", 0, "epoch",
                    "the sandbox has been paused or stopped since this connection was made", NULL);
         return;
@@ -305,10 +312,14 @@ static void conn_ready(struct watch *w, uint32_t events)
             conn_kill(c);
         return;
     }
+    /* Whoever knows of a thaw was told by the supervisor, which has told us before. */
+    if (guest.frozen != FREEZE_NOT)
+        control_catch_up();
     n = msg_receive(w->fd, &r);
     if (n == -EAGAIN)
         return;
     r.conn = c;
+    c->taken++;
     if (n <= 0 || sb_read_begin(&r.fields, &r.head, guest.in, (size_t)n) != 0 || r.head.req == 0) {
         request_end(&r);
         conn_kill(c);

@@ -12,7 +12,8 @@ struct conn {
     struct watch watch;
     struct conn *next;
     struct packet *first, *last;
-    size_t queued; /* bytes in packets */
+    size_t queued;  /* bytes in packets */
+    uint64_t taken; /* requests received */
     int dead;
     unsigned workers; /* file operations under way or waiting */
 };

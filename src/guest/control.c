@@ -8,17 +8,17 @@
 
 enum { LEAVES_BACK = 4 }; /* given back at once: as many as come in their place */
 
-static void send_control(const struct sb_packer *p)
+void control_send(const struct sb_packer *p)
 {
     if (guest.control.fd >= 0)
         msg_send(guest.control.fd, p, NULL, 0, MSG_DONTWAIT);
 }
 
-static void control_reply(uint32_t req)
+void control_reply(uint32_t req)
 {
     struct sb_packer p;
     answer_begin(&p, SB_REPLY, req);
-    send_control(&p);
+    control_send(&p);
 }
 
 static char *copy_of(const struct sb_reader *fields, uint16_t tag)
@@ -100,7 +100,7 @@ void control_need_leaves(void)
         leaf_close(&guest.leaves[i]);
     }
     guest.nleaves = kept;
-    send_control(&p);
+    control_send(&p);
 }
 
 /* Read once, and no copy of it stays in the buffer that every later message goes through. */
@@ -135,7 +135,7 @@ uint64_t control_life_tick(void)
     uint64_t now = sys_boot_ms(), end = 0, alone = 0;
     if (guest.grace_ms == 0) /* nothing was said */
         return 0;
-    if (guest.ends_ms != 0)
+    if (guest.ends_ms != 0 && guest.frozen == FREEZE_NOT)
         end = guest.ends_ms + guest.grace_ms;
     if (guest.owned && guest.alone_ms != 0)
         alone = guest.alone_ms + guest.grace_ms;
@@ -229,19 +229,18 @@ static void control_lost(void)
     life_changed();
 }
 
-static void control_ready(struct watch *w, uint32_t events)
+/* One message: 0 when there was none. */
+static int control_take(void)
 {
     struct request r;
-    long n;
-    (void)events;
-    n = msg_receive(w->fd, &r);
+    long n = msg_receive(guest.control.fd, &r);
     if (n == -EAGAIN)
-        return;
+        return 0;
     if (n <= 0 || sb_read_begin(&r.fields, &r.head, guest.in, (size_t)n) != 0 ||
         msg_unspill(&r) != 0) {
         request_end(&r);
         control_lost();
-        return;
+        return 1;
     }
     switch (r.head.type) {
     case SB_G_INIT:
@@ -262,6 +261,14 @@ static void control_ready(struct watch *w, uint32_t events)
     case SB_G_LIFE:
         take_life(&r);
         break;
+    case SB_G_FREEZE:
+        freeze_begin(r.head.req, (uint32_t)sb_read_u64(&r.fields, SB_F_EPOCH, guest.epoch),
+                     sb_read_u64(&r.fields, SB_F_GRACE_MS, 0),
+                     sb_read_u64(&r.fields, SB_F_STOP, 0) != 0);
+        break;
+    case SB_G_THAW:
+        freeze_end((uint32_t)sb_read_u64(&r.fields, SB_F_EPOCH, guest.epoch));
+        break;
     case SB_G_SPARE:
         if (!guest.ready)
             prepare();
@@ -271,10 +278,25 @@ static void control_ready(struct watch *w, uint32_t events)
         answer_begin(&p, SB_ERROR, r.head.req);
         sb_pack_str(&p, SB_F_KIND, "Unsupported");
         if (r.head.req != 0)
-            send_control(&p);
+            control_send(&p);
     }
     }
     request_end(&r);
+    return 1;
+}
+
+static void control_ready(struct watch *w, uint32_t events)
+{
+    (void)w;
+    (void)events;
+    control_take();
+}
+
+void control_catch_up(void)
+{
+    guest.listener.ready(&guest.listener, EPOLLIN); /* a later supervisor may be waiting there */
+    while (guest.control.fd >= 0 && control_take())
+        ;
 }
 
 /* A first or a later supervisor. */
@@ -292,5 +314,9 @@ void control_adopt(int fd)
     guest.alone_ms = 0;
     answer_begin(&p, SB_G_HELLO, 0);
     sb_pack_u64(&p, SB_F_VERSION, SB_PROTO_VERSION);
-    send_control(&p);
+    if (guest.ready) {
+        sb_pack_u64(&p, SB_F_EPOCH, guest.epoch);
+        sb_pack_u64(&p, SB_F_STOP, guest.frozen != FREEZE_NOT);
+    }
+    control_send(&p);
 }

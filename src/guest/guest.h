@@ -72,6 +72,12 @@ struct guest {
     int stopping;          /* SB_G_STOP was received: nothing new is started */
     uint64_t stop_kill_ms; /* when TERM becomes KILL; 0 = done */
 
+    /* From SB_G_FREEZE to SB_G_THAW, see freeze.c. Our clocks stand still meanwhile. */
+    enum { FREEZE_NOT, FREEZE_BEGUN, FREEZE_DONE } frozen;
+    uint64_t frozen_at, freeze_due; /* sys_now_ms */
+    uint32_t freeze_req;
+    int freeze_stops; /* processes are stopped by us: there is no group to freeze */
+
     /* A message being read, and one being written: one at a time each. Only touched pages cost. */
     unsigned char in[SB_MSG_MAX];
     unsigned char out[SB_MSG_MAX];
@@ -96,6 +102,16 @@ void control_synced(void);
 void control_stop_check(void);
 /* Ends pid 1 if its time is over, else says in how many milliseconds to look again (0: never). */
 uint64_t control_life_tick(void);
+/* Reads what the supervisor has sent and nobody has looked at yet. */
+void control_catch_up(void);
+/* An answer to the supervisor, which gets lost if there is none. */
+void control_send(const struct sb_packer *p);
+void control_reply(uint32_t req);
+
+/* freeze.c */
+void freeze_begin(uint32_t req, uint32_t epoch, uint64_t grace_ms, int stops);
+void freeze_check(void); /* a file operation has ended, or time has passed */
+void freeze_end(uint32_t epoch);
 
 /* errors.c, for a positive errno: the contract's name of its kind, and words. */
 const char *kind_of_errno(int err);

@@ -259,9 +259,10 @@ void proc_reap(void)
             continue;
         if (pid <= 0)
             break;
-        if ((status & 0xff) == 0x7f)
-            worker_stopped((int)pid);
-        else if (pid == guest.syncing)
+        if ((status & 0xff) == 0x7f) {
+            if (guest.frozen == FREEZE_NOT) /* else it was us */
+                worker_stopped((int)pid);
+        } else if (pid == guest.syncing)
             control_synced();
         else if (!worker_reaped((int)pid, status) && !reaped((int)pid, status, &usage))
             strangers = 1;
@@ -277,9 +278,27 @@ void proc_reap(void)
     }
 }
 
+void proc_delay(uint64_t ms)
+{
+    for (struct proc *p = procs; p != NULL; p = p->next) {
+        uint64_t *at[] = {&p->limit_at, &p->kill_at, &p->expire_at, &p->recheck_at};
+        for (int i = 0; i < 4; i++)
+            if (*at[i] != 0)
+                *at[i] += ms;
+    }
+}
+
 void proc_tick(uint64_t now)
 {
     uint64_t next = 0;
+    if (guest.frozen != FREEZE_NOT) {
+        uint64_t life = control_life_tick();
+        freeze_check();
+        if (guest.frozen == FREEZE_BEGUN)
+            loop_wake_at(guest.freeze_due);
+        loop_wake_at(life != 0 ? now + life : 0);
+        return;
+    }
     for (struct proc *p = procs, *after; p != NULL; p = after) {
         uint64_t times[4];
         after = p->next;

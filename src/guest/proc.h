@@ -60,6 +60,8 @@ void proc_add(struct proc *p);
 void proc_free(struct proc *p);
 void proc_reap(void);
 void proc_tick(uint64_t now);
+/* Nothing is due until this much later than it was. */
+void proc_delay(uint64_t ms);
 /* A connection is gone: its leases, its waiters, its commands that are not detached. */
 void proc_forget(struct conn *c);
 /* status, reason, signal, utime, stime, maxrss of an ended one. */
@@ -105,6 +107,9 @@ void leaf_close(const struct leaf *leaf);
 /* To the whole tree; how many processes got it. */
 uint64_t tree_signal(struct proc *p, int sig);
 int tree_alive(struct proc *p);
+/* Everything but ourselves is stopped; and goes on, but for what had been stopped before. */
+void tree_stop_all(void);
+void tree_continue_all(void);
 /* To the stages, with group to their process groups. */
 uint64_t tree_signal_stages(struct proc *p, int sig, int group);
 

@@ -370,6 +370,41 @@ int tree_alive(struct proc *p)
     return p->leafed ? 0 : walk_alive(p);
 }
 
+/* Those that somebody inside had stopped. Without memory for them they go on as well. */
+static struct table stood;
+
+void tree_stop_all(void)
+{
+    size_t n = 0;
+    mem_free(stood.at);
+    if (table_read(&stood) != 0)
+        stood.n = 0;
+    for (size_t i = 0; i < stood.n; i++)
+        if (str_find("Tt", 2, stood.at[i].state) != NULL)
+            stood.at[n++] = stood.at[i];
+    stood.n = n;
+    sys_kill(-1, SIGSTOP); /* no fork slips through */
+}
+
+void tree_continue_all(void)
+{
+    struct table t;
+    if (stood.n == 0) {
+        sys_kill(-1, SIGCONT);
+    } else if (table_read(&t) == 0) {
+        for (size_t i = 0; i < t.n; i++) {
+            int before = 0;
+            for (size_t j = 0; j < stood.n; j++)
+                before |= stood.at[j].pid == t.at[i].pid;
+            if (!before)
+                sys_kill(t.at[i].pid, SIGCONT);
+        }
+        mem_free(t.at);
+    }
+    mem_free(stood.at);
+    stood = (struct table){NULL, 0};
+}
+
 uint64_t tree_signal_stages(struct proc *p, int sig, int group)
 {
     struct table t;

@@ -151,6 +151,7 @@ int worker_reaped(int pid, int status)
                        "the worker of the file operation was killed from inside the sandbox", NULL);
         job_drop(j);
         jobs_start_waiting();
+        freeze_check();
         return 1;
     }
     return 0;
@@ -176,4 +177,19 @@ void worker_drop_waiting(void)
         if (j->pid == 0)
             job_drop(j);
     }
+}
+
+unsigned worker_running(void)
+{
+    return running;
+}
+
+unsigned worker_refuse_waiting(void)
+{
+    for (const struct job *j = jobs; j != NULL; j = j->next)
+        if (j->pid == 0)
+            conn_error(j->conn, j->request.head.req, "NotRunning", 0, NULL,
+                       "the sandbox is being paused", NULL);
+    worker_drop_waiting();
+    return running;
 }

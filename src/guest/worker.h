@@ -13,5 +13,8 @@ int worker_reaped(int pid, int status);
 void worker_forget(struct conn *c);
 /* What waits is not started any more, for SB_G_STOP. */
 void worker_drop_waiting(void);
+/* For SB_G_FREEZE: what waits is refused; how many run. */
+unsigned worker_refuse_waiting(void);
+unsigned worker_running(void);
 
 #endif

@@ -170,10 +170,23 @@ static int boot(lua_State *L)
     return 1;
 }
 
-static int epoch(lua_State *L)
+static int frozen(lua_State *L)
 {
-    sb_lua_pushinteger(L, check(L)->conn.epoch);
+    struct sb_box *box = check(L);
+    lua_pushboolean(L, sb_box_is_open(box) && sb_conn_frozen(&box->conn));
     return 1;
+}
+
+/* The supervisor has said that the sandbox runs in this epoch. */
+static int thaw(lua_State *L)
+{
+    struct sb_box *box = check(L);
+    int64_t epoch;
+    if (!sb_lua_tointeger(L, 2, &epoch) || epoch < 0 || epoch > UINT32_MAX)
+        return luaL_argerror(L, 2, "epoch expected");
+    if (!sb_lua_forked(L, box))
+        sb_conn_thaw(&box->conn, (uint32_t)epoch);
+    return 0;
 }
 
 static int is_open(lua_State *L)
@@ -189,12 +202,12 @@ static int close(lua_State *L)
 }
 
 static const luaL_Reg methods[] = {
-    {"request", request},     {"exec", exec},   {"start", start},   {"attach", attach},
-    {"open", open_},          {"begin", begin}, {"commit", commit}, {"read_all", read_all},
-    {"write_all", write_all}, {"dial", dial},   {"boot", boot},     {"epoch", epoch},
-    {"open_", is_open},       {"close", close}, {NULL, NULL},
+    {"request", request},     {"exec", exec},     {"start", start},   {"attach", attach},
+    {"open", open_},          {"begin", begin},   {"commit", commit}, {"read_all", read_all},
+    {"write_all", write_all}, {"dial", dial},     {"boot", boot},     {"open_", is_open},
+    {"close", close},         {"frozen", frozen}, {"thaw", thaw},     {NULL, NULL},
 };
-static const char *const plain[] = {"boot", "epoch", "open_", "close", NULL};
+static const char *const plain[] = {"boot", "open_", "frozen", "close", NULL};
 static const struct sb_lua_class class = {
     .type = &sb_box_type, .name = "sandbar.NativeBox", .methods = methods, .plain = plain};
 

@@ -100,8 +100,7 @@ function Driver:set_lifetime(id, lifetime, timeout, extend)
   return r and r.fields.ends_ms / 1000, err
 end
 
--- The kind that was taken, or what a paused one has. Memory is refused by the supervisor, which knows whether
--- there is anything to pause.
+-- The kind that was taken, or what a paused one has.
 function Driver:pause(id, keep, timeout)
   if keep ~= "memory" and keep ~= "disk" then
     return nil, errors.new {
@@ -112,17 +111,29 @@ function Driver:pause(id, keep, timeout)
   local r, err = self:request("pause", timeout, "pause", { id = id, keep = keep })
   if r then
     return r.fields and r.fields.kept or keep
-  elseif err.kind == "Unsupported" then
-    return nil, errors.new {
-      kind = "Unsupported", op = "pause", clause = "keep", id = id,
-      message = "keep = \"memory\" (the default) is not there yet on the local engine; use \"disk\"",
-    }
   end
   return nil, err
 end
 
 function Driver:destroy(id, timeout)
   local r, err = self:request("destroy", timeout, "destroy", { id = id })
+  return r and true, err
+end
+
+-- Its name: the given one or a random one. A temporary one is deleted when this process ends.
+function Driver:snapshot(id, name, temporary, timeout)
+  local r, err = self:request("snapshot", timeout, "snapshot",
+    { id = id, snapshot = name or core.uuid(), temporary = temporary and 1 or nil })
+  return r and r.fields.snapshot, err
+end
+
+function Driver:snapshots(timeout)
+  local r, err = self:request("list", timeout, "list_snapshots", {})
+  return r and (r.parts or {}), err
+end
+
+function Driver:delete_snapshot(name, timeout)
+  local r, err = self:request("delete", timeout, "delete_snapshot", { snapshot = name })
   return r and true, err
 end
 

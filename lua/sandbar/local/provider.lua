@@ -16,6 +16,7 @@ local capabilities, claims = lazy "sandbar.capabilities", lazy "sandbar.local.cl
 local iterator, listing = lazy "sandbar.iterator", lazy "sandbar.local.listing"
 local link, own = lazy "sandbar.link", lazy "sandbar.own"
 local record, sandbox = lazy "sandbar.record", lazy "sandbar.sandbox"
+local snapshots = lazy "sandbar.local.snapshots"
 
 local provider = {}
 
@@ -327,14 +328,14 @@ function methods:close()
   return true
 end
 
--- build, list and delete of what is not there yet.
-local function later(clause)
+-- Templates are not there yet: build, list and delete.
+local function no_templates()
   local collection = {}
   for _, name in ipairs { "build", "list", "delete" } do
     collection[name] = function()
       return nil, errors.new {
-        kind = "Unsupported", op = clause .. ":" .. name, clause = clause,
-        message = ("%s: not there yet on the local engine"):format(clause),
+        kind = "Unsupported", op = "templates:" .. name, clause = "templates",
+        message = "templates: not there yet on the local engine",
       }
     end
   end
@@ -342,6 +343,12 @@ local function later(clause)
 end
 
 class = core.class("Provider", methods, {
+  getters = {
+    snapshots = function(state)
+      state._snapshots = state._snapshots or snapshots.new(state)
+      return state._snapshots
+    end,
+  },
   tostring = function(state)
     return ("sandbar.Provider local (%s)"):format(
       state._closed and "closed" or state._driver.root or "default root")
@@ -384,8 +391,7 @@ function provider.open(opts, level)
   end
   return core.handle(class, {
     name = "local",
-    templates = later("templates"),
-    snapshots = later("snapshots"),
+    templates = no_templates(),
     _driver = driver.new { root = opts.root, linger = linger },
     _defaults = opts.defaults and spec.shape("open", 1, opts.defaults, level + 1) or {},
     _attested = opts.capabilities and capabilities.complete(opts.capabilities),

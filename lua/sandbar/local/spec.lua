@@ -71,14 +71,23 @@ clause("id", function(s, f)
   return id, err
 end)
 
-clause("snapshot", function(s)
-  if s.snapshot ~= nil then
-    return unsupported("snapshot", "snapshot: the local engine cannot start from snapshots yet")
+clause("snapshot", function(s, f)
+  if s.snapshot == nil then
+    return nil
   end
+  if s.template ~= nil then
+    return invalid("snapshot", "snapshot: it has its template, no other can be given")
+  end
+  local name, err = values.check_id(s.snapshot, "snapshot")
+  f.snapshot = name
+  return name, err
 end)
 
 clause("template", function(s, f)
   local template = s.template
+  if s.snapshot ~= nil then
+    return nil
+  end
   if template == nil or template == "base" then
     f.template = "base"
     return "base"
@@ -127,11 +136,7 @@ end)
 
 clause("on_expiry", function(s, f, scoped)
   local what = s.on_expiry or (scoped and "destroy" or "pause_disk")
-  if what == "pause" then
-    return unsupported("on_expiry",
-      "on_expiry: \"pause\" keeps memory, which the local engine cannot do yet; use \"pause_disk\"")
-  end
-  if what ~= "destroy" and what ~= "pause_disk" then
+  if what ~= "destroy" and what ~= "pause_disk" and what ~= "pause" then
     return invalid("on_expiry", ("on_expiry: %q is none of \"pause_disk\", \"pause\", \"destroy\""
       ):format(what))
   end
@@ -139,15 +144,15 @@ clause("on_expiry", function(s, f, scoped)
   return what
 end)
 
-clause("auto_resume", function(s)
+clause("auto_resume", function(s, f)
   if not s.auto_resume then
     return nil
   end
   if s.on_expiry ~= "pause" then
-    return invalid("auto_resume",
-      "auto_resume: it needs on_expiry = \"pause\", which keeps memory: the local engine cannot do that yet")
+    return invalid("auto_resume", "auto_resume: it needs on_expiry = \"pause\", said explicitly")
   end
-  return unsupported("auto_resume", "auto_resume: the local engine cannot pause with memory yet")
+  f.auto_resume = 1
+  return "by the next call"
 end)
 
 clause("labels", function(s, f)
@@ -237,7 +242,7 @@ clause("public_ports", function(s)
 end)
 
 clause("allow_setuid", function(s, f)
-  f.allow_setuid = s.allow_setuid and 1 or 0
+  f.allow_setuid = s.allow_setuid ~= nil and (s.allow_setuid and 1 or 0) or nil
   return s.allow_setuid and "set-user-ID programs keep their meaning inside" or nil
 end)
 
@@ -290,7 +295,7 @@ end
 
 -- The fields of the create request, or nil and the first refusal.
 function spec.fields(merged, scoped)
-  local fields = { limit_commands = MAX_EXECS }
+  local fields = { limit_commands = not merged.snapshot and MAX_EXECS or nil } -- a snapshot has its own
   for _, c in ipairs(clauses) do
     local _, err = c.fn(merged, fields, scoped)
     if err then

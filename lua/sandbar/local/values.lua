@@ -24,11 +24,12 @@ end
 
 values.invalid, values.unsupported = invalid, unsupported
 
--- A sandbox id, or nil and InvalidArgument.
-function values.check_id(id)
+-- A sandbox id (or what is named like one), or nil and InvalidArgument.
+function values.check_id(id, what)
+  what = what or "id"
   if #id < 1 or #id > MAX_ID or not id:match("^%w[%w._-]*$") then
-    return invalid("id", ("id %q is not 1 to 128 of A-Z a-z 0-9 . _ - with the first one alphanumeric"
-      ):format(id))
+    return invalid(what, ("%s %q is not 1 to 128 of A-Z a-z 0-9 . _ - with the first one alphanumeric"
+      ):format(what, id))
   end
   return id
 end

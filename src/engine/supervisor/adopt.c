@@ -17,8 +17,10 @@
 #include <unistd.h>
 
 #include "box.h"
+#include "freeze.h"
 #include "import.h"
 #include "slot.h"
+#include "snapshot.h"
 #include "template.h"
 #include "trash.h"
 
@@ -51,8 +53,9 @@ static void died(struct sb_box *b, bool rebooted)
                     rebooted ? "the machine was restarted"
                     : over   ? "its lifetime ended"
                              : "pid 1 ended unseen");
-    b->rec.state = rebooted || over ? SB_BOX_PAUSED : SB_BOX_FAILED;
-    b->rec.kept_disk = true;
+    bool paused = rebooted || over || b->rec.state == SB_BOX_PAUSED;
+    b->rec.state = paused ? SB_BOX_PAUSED : SB_BOX_FAILED;
+    b->rec.kept = SB_KEPT_DISK;
     b->rec.deadline_ms = b->rec.ends_ms = 0;
     b->rec.range = -1;
     memset(&b->rec.pid1, 0, sizeof b->rec.pid1);
@@ -72,10 +75,17 @@ static bool hold(struct sb_box *b, int pidfd)
     return false;
 }
 
+/* A running one may have been frozen by a supervisor that did not get to say so. One that is paused answers when it
+ * has been thawed. */
 static void watch_again(struct sb_box *b, int dir)
 {
+    bool paused = b->rec.state == SB_BOX_PAUSED;
+    if (!paused)
+        sb_freeze_loosen(b);
     int control = reach(dir);
-    if (control >= 0 && sb_guest_attach(b, control) == 0)
+    if (control >= 0 && sb_guest_attach(b, control) == 0 && paused)
+        return;
+    if (b->guest.fd >= 0)
         b->step_due_ms = sb_real_ms() + HELLO_AGAIN_MS;
     else if (!is_over(b)) /* else the next tick ends it by its lifetime */
         sb_guest_kill(b, "it does not answer a new supervisor");
@@ -133,8 +143,9 @@ static void adopt(const char *id, int dir)
             pidfd = fcntl(noted, F_DUPFD_CLOEXEC, SB_FD_END);
     }
     bool live = pidfd >= 0 && hold(b, pidfd);
-    bool over = same_boot && b->rec.destroy_on_expiry && is_over(b);
-    if (live && state == SB_BOX_RUNNING) {
+    bool frozen = state == SB_BOX_PAUSED && b->rec.kept == SB_KEPT_MEMORY;
+    bool over = same_boot && b->rec.on_expiry == SB_EXPIRY_DESTROY && is_over(b);
+    if (live && (state == SB_BOX_RUNNING || frozen)) {
         watch_again(b, dir);
     } else if (live) {
         finish(b, state == SB_BOX_CREATING);
@@ -143,7 +154,7 @@ static void adopt(const char *id, int dir)
         sb_close(&owner);
         drop_dir(b);
         return;
-    } else if (state == SB_BOX_RUNNING) {
+    } else if (state == SB_BOX_RUNNING || frozen) {
         died(b, !same_boot);
     }
     /* Whatever state it is in: it goes with its owner. */
@@ -215,6 +226,7 @@ void sb_adopt_all(void)
 {
     each_entry(sup.boxes, adopt);
     each_entry(sup.prepared, throw_away);
+    sb_snapshot_start();
     sb_cgroup_sweep(group_used);
     sb_cgroup_sweep_deserted();
     sb_template_prune(base_used);

@@ -147,10 +147,10 @@ int sb_boot_keep_env(struct sb_box *b, int dir, struct sb_failure *f)
 static int outfit(struct sb_box *b, struct sb_slot *s, int dir, const struct sb_template *t,
                   struct sb_failure *f)
 {
-    sb_layers_close(&s->layers);
+    sb_layers_drop(&s->layers);
     sb_close(&s->listener);
     sb_slot_clean_works(dir);
-    if (sb_layers_make(&s->layers, s, dir, t, b->rec.allow_setuid, f) < 0)
+    if (sb_layers_make(&s->layers, s, dir, t, &b->rec.layers, b->rec.allow_setuid, f) < 0)
         return -1;
     s->listener = sb_slot_listen(dir);
     if (s->listener < 0)
@@ -208,7 +208,7 @@ static int create_other(struct sb_box *b, struct sb_slot *s, struct sb_failure *
 
 int sb_boot_create(struct sb_box *b, struct sb_failure *f)
 {
-    bool made = false, plain = b->rec.rootfs == NULL;
+    bool made = false, plain = b->rec.rootfs == NULL && b->rec.layers.len == 0;
     int used = sb_spare_use(b, f);
     if (used != 0)
         return used < 0 ? -1 : 0;
@@ -244,6 +244,11 @@ int sb_boot_resume(struct sb_box *b, struct sb_failure *f)
     sb_autofd int dir = sb_box_dir(b);
     if (dir < 0)
         return sb_failed_errno(f, "directory", "open");
+    if (b->rec.seal[0] != '\0') { /* a snapshot was interrupted */
+        if (sb_layers_seal(&b->rec, dir, f) < 0)
+            return -1;
+        b->rec.seal[0] = '\0';
+    }
     free(b->env.data); /* of an attempt that failed */
     b->env.data = sb_read_at(dir, "env", SB_ENV_MAX, &n);
     b->env.len = b->env.data != NULL ? n : 0;

@@ -9,6 +9,7 @@
 #include "conn.h"
 #include "dissolve.h"
 #include "slot.h"
+#include "snapshot.h"
 
 enum { BUCKETS = 1024 };
 
@@ -93,7 +94,8 @@ struct sb_box *sb_box_new(const char *id)
         return NULL;
     memcpy(b->rec.id, id, strlen(id) + 1);
     b->rec.range = -1;
-    b->guest.fd = b->proc.fd = b->owner.fd = b->group.dir = b->record = b->mounts = -1;
+    b->guest.fd = b->proc.fd = b->owner.fd = b->freezing.fd = -1;
+    b->group.dir = b->record = b->mounts = -1;
     struct sb_box **at = bucket_of(id);
     b->next = *at;
     *at = b;
@@ -114,6 +116,7 @@ void sb_box_forget(struct sb_box *b)
     sb_loop_drop(&b->guest);
     sb_loop_drop(&b->proc);
     sb_loop_drop(&b->owner);
+    sb_loop_drop(&b->freezing);
     sb_cgroup_remove(&b->group);
     sb_close(&b->record);
     sb_dissolve(b->mounts);
@@ -171,6 +174,12 @@ int sb_box_save(struct sb_box *b)
     return rc;
 }
 
+int sb_box_save_quickly(struct sb_box *b)
+{
+    sb_autofd int dir = sb_box_dir(b);
+    return dir < 0 ? -1 : sb_record_refresh(&b->rec, dir);
+}
+
 int sb_box_wait(struct sb_box *b, struct sb_conn *c, uint32_t req, uint16_t type)
 {
     struct sb_waiter *w = malloc(sizeof *w);
@@ -206,4 +215,5 @@ static void forget_conn(struct sb_box *b, void *arg)
 void sb_box_conn_gone(struct sb_conn *c)
 {
     sb_box_each(forget_conn, c);
+    sb_snapshot_conn_gone(c);
 }

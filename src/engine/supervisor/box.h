@@ -31,9 +31,10 @@ struct sb_box {
     struct sb_box *stirred_next, **stirred_at; /* see sb_box_stir; NULL: at rest */
     bool keeps_us;                             /* at rest: the supervisor may not leave */
     struct sb_record rec;
-    struct sb_source guest; /* control socket to pid 1 */
-    struct sb_source proc;  /* pidfd of pid 1; SIGKILL and the end */
-    struct sb_source owner; /* pidfd of the process that owns it */
+    struct sb_source guest;    /* control socket to pid 1 */
+    struct sb_source proc;     /* pidfd of pid 1; SIGKILL and the end */
+    struct sb_source owner;    /* pidfd of the process that owns it */
+    struct sb_source freezing; /* its group's events, until all in it stands */
     struct sb_cgroup group;
     struct sb_birth *birth; /* until pid 1 has said hello */
     struct sb_list env;     /* only while booting */
@@ -48,6 +49,9 @@ struct sb_box {
     bool spare;   /* see spare.h */
     bool greeted; /* hello has come, on this control socket */
     bool dying;   /* SIGKILL was sent */
+    bool expired; /* it is being paused because its lifetime has ended */
+    bool copied;  /* it stands for a snapshot, or soon will: nothing moves until that is taken */
+    bool freeze_asked; /* to be frozen as soon as pid 1 has greeted this supervisor */
 };
 
 bool sb_id_valid(const char *id, size_t n);
@@ -67,6 +71,8 @@ int sb_box_keeping(void);               /* how many at rest keep us */
 int sb_box_dir(const struct sb_box *b); /* opens <root>/v1/s/<id> */
 bool sb_box_dir_exists(const struct sb_box *b);
 int sb_box_save(struct sb_box *b); /* writes the record */
+/* The same without the flush that a rename costs, for what comes and goes often. */
+int sb_box_save_quickly(struct sb_box *b);
 
 int sb_box_wait(struct sb_box *b, struct sb_conn *c, uint32_t req, uint16_t type);
 /* Answers everybody who waits: with a failure, or (NULL) with what they asked for. */
@@ -83,7 +89,8 @@ int sb_boot_taken(struct sb_box *b, struct sb_failure *f);
 int sb_boot_keep_env(struct sb_box *b, int dir, struct sb_failure *f);
 void sb_boot_proc_ready(struct sb_source *src, uint32_t events);
 
-/* guest.c: the control channel. */
+/* guest.c: the control channel. What is asked of pid 1 there, by number: */
+enum { SB_REQ_INIT = 1, SB_REQ_STOP, SB_REQ_FREEZE };
 int sb_guest_attach(struct sb_box *b, int fd);
 void sb_guest_set_up(struct sb_box *b); /* pid 1 has said hello: sends INIT, writes the record */
 /* A new connection to pid 1: the caller's end, or -1 and *f. */
@@ -95,11 +102,17 @@ void sb_guest_tell_life(struct sb_box *b);
 void sb_guest_kill(struct sb_box *b, const char *cause); /* NULL: as the goal says */
 
 /* life.c: how sandboxes end. */
-void sb_life_destroy(struct sb_box *b); /* answers the waiters when it is gone */
-int sb_life_pause(struct sb_box *b, struct sb_failure *f);
+void sb_life_destroy(struct sb_box *b);                    /* answers the waiters when it is gone */
+int sb_life_pause(struct sb_box *b, struct sb_failure *f); /* without memory */
+/* Back to running, from whatever a pause kept. -1 and *f: it stays as it is. */
+int sb_life_resume(struct sb_box *b, struct sb_failure *f);
+void sb_life_paused(struct sb_box *b); /* it is: answers whoever waits, or resumes for him */
+/* A pause with memory came to nothing. One whose lifetime has ended is then paused without. */
+void sb_life_not_paused(struct sb_box *b, const struct sb_failure *f);
 void sb_life_remove(struct sb_box *b); /* no pid 1: to the trash, at once */
 void sb_life_ended(struct sb_box *b);  /* pid 1 is gone */
 void sb_life_watch_owner(struct sb_box *b, int pidfd);
+void sb_life_begin(struct sb_box *b); /* its lifetime, from now on; not written */
 /* -1: the record could not be written, and nothing has changed. */
 int sb_life_set(struct sb_box *b, int64_t lifetime_ms, struct sb_failure *f);
 

@@ -308,6 +308,24 @@ int sb_cgroup_open(struct sb_cgroup *g, const char *name, uid_t root)
     return 0;
 }
 
+int sb_cgroup_freeze(struct sb_cgroup *g, bool on)
+{
+    return put_at(g->dir, "cgroup.freeze", on ? "1" : "0");
+}
+
+int sb_cgroup_events(const struct sb_cgroup *g)
+{
+    return sb_lift(openat(g->dir, "cgroup.events", O_RDONLY | O_CLOEXEC));
+}
+
+bool sb_cgroup_stands(int events)
+{
+    char text[128];
+    ssize_t n = pread(events, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = '\0';
+    return strstr(text, "frozen 1") != NULL;
+}
+
 /* Only a level below is ours: nobody inside can make groups. */
 static int remove_group(const char *name, int leaves)
 {

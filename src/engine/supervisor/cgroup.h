@@ -32,6 +32,11 @@ int sb_cgroup_more(struct sb_cgroup *g, const int *back, int n);
 void sb_cgroup_handed(struct sb_cgroup *g); /* closes what is in `fd` */
 /* An existing one, after a restart. */
 int sb_cgroup_open(struct sb_cgroup *g, const char *name, uid_t root);
+/* Freezes or thaws everything in it. What was told to stand does so a little later: then `events` (the
+ * caller's) reports EPOLLPRI, and `stands` says so. */
+int sb_cgroup_freeze(struct sb_cgroup *g, bool on);
+int sb_cgroup_events(const struct sb_cgroup *g);
+bool sb_cgroup_stands(int events);
 /* Removes it now or, while the kernel is still emptying it, at a later sb_cgroup_sweep. */
 void sb_cgroup_remove(struct sb_cgroup *g);
 /* Removes what is left of removed groups; with `kept`, kills and removes every group of this state

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "import.h"
+#include "snapshot.h"
 #include "template.h"
 
 enum { LIFETIME_DEFAULT_MS = 3600000, PROCESSES_DEFAULT = 1024, PROCESSES_MAX = 1 << 22 };
@@ -52,9 +53,7 @@ static int refuse(const struct sb_wire_in *in, struct sb_failure *f)
     static const struct {
         uint16_t tag;
         const char *name;
-    } number[] = {{SB_F_LIMIT_MEMORY, "limits.memory"},
-                  {SB_F_LIMIT_DISK, "limits.disk"},
-                  {SB_F_AUTO_RESUME, "auto_resume"}};
+    } number[] = {{SB_F_LIMIT_MEMORY, "limits.memory"}, {SB_F_LIMIT_DISK, "limits.disk"}};
     struct sb_field_view v;
     for (size_t i = 0; i < sizeof number / sizeof *number; i++)
         if (sb_read_u64(&in->fields, number[i].tag, 0) != 0)
@@ -64,6 +63,82 @@ static int refuse(const struct sb_wire_in *in, struct sb_failure *f)
         (v.len != 4 || memcmp(v.data, "deny", 4) != 0))
         return sb_failed(f, "Unsupported", 0, "network", "only network = \"deny\" is there so far");
     return 0;
+}
+
+static int copy_text(const char *from, char **to)
+{
+    if (from == NULL || *to != NULL)
+        return 0;
+    *to = strdup(from);
+    return *to == NULL ? -1 : 0;
+}
+
+/* What the request does not say is as in the sandbox that the snapshot was taken of. */
+static int take_snapshot(struct sb_box *b, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_record *r = &b->rec;
+    struct sb_field_view v;
+    const struct sb_record *from = sb_snapshot_find(r->snapshot);
+    if (from == NULL)
+        return sb_failed(f, "NotFound", ENOENT, "snapshot", "there is no snapshot %s", r->snapshot);
+    if (sb_read_find(&in->fields, SB_F_TEMPLATE, &v) || sb_read_find(&in->fields, SB_F_ROOTFS, &v))
+        return invalid(f, "snapshot", "it has its template");
+    if (from->mode != sup.mode || from->sub_uid != sup.sub_uid || from->sub_gid != sup.sub_gid ||
+        from->sub_count != sup.sub_count)
+        return sb_failed(f, "Unsupported", 0, "ids",
+                         "snapshot %s was written with other user ids than there are now",
+                         r->snapshot);
+    if (copy_text(from->template, &r->template) < 0 || copy_text(from->base, &r->base) < 0 ||
+        copy_text(from->rootfs, &r->rootfs) < 0)
+        return sb_failed(f, NULL, ENOMEM, "create", "memory");
+    for (const char *e = NULL; (e = sb_list_next(&from->layers, e)) != NULL;)
+        if (sb_list_add(&r->layers, e, strlen(e)) < 0)
+            return sb_failed(f, NULL, ENOMEM, "create", "memory");
+    return 0;
+}
+
+/* Once the request's own have been taken. */
+static int take_settings(struct sb_box *b, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_record *r = &b->rec;
+    struct sb_field_view v;
+    const struct sb_record *from = r->snapshot != NULL ? sb_snapshot_find(r->snapshot) : NULL;
+    if (from == NULL)
+        return 0;
+    if (copy_text(from->user, &r->user) < 0 || copy_text(from->cwd, &r->cwd) < 0 ||
+        copy_text(from->hostname, &r->hostname) < 0)
+        return sb_failed(f, NULL, ENOMEM, "create", "memory");
+    if (!sb_read_find(&in->fields, SB_F_ALLOW_SETUID, &v))
+        r->allow_setuid = from->allow_setuid;
+    const struct {
+        uint16_t tag;
+        uint64_t *to, from;
+    } limit[] = {{SB_F_LIMIT_PROCESSES, &r->limit_processes, from->limit_processes},
+                 {SB_F_LIMIT_FILES, &r->limit_files, from->limit_files},
+                 {SB_F_LIMIT_COMMANDS, &r->limit_commands, from->limit_commands},
+                 {SB_F_LIMIT_OUTPUT, &r->limit_output, from->limit_output},
+                 {SB_F_LIMIT_ENV, &r->limit_env, from->limit_env}};
+    for (size_t i = 0; i < sizeof limit / sizeof *limit; i++)
+        if (!sb_read_find(&in->fields, limit[i].tag, &v))
+            *limit[i].to = limit[i].from;
+    struct sb_list kept = {NULL, 0};
+    if (sb_snapshot_env(r->snapshot, &kept) < 0)
+        return sb_failed_errno(f, "env", "cannot read the snapshot's environment");
+    int rc = 0;
+    for (const char *e = NULL; rc == 0 && (e = sb_list_next(&kept, e)) != NULL;) {
+        bool given = false;
+        size_t name = (size_t)(strchr(e, '=') - e) + 1;
+        for (const char *own = NULL; !given && (own = sb_list_next(&b->env, own)) != NULL;)
+            given = strncmp(own, e, name) == 0;
+        if (!given && sb_list_add(&b->env, e, strlen(e)) < 0)
+            rc = sb_failed(f, "LimitExceeded", 0, "env", "environment variables are too large");
+    }
+    free(kept.data);
+    if (from->owned) { /* soon gone: a name for nothing */
+        free(r->snapshot);
+        r->snapshot = NULL;
+    }
+    return rc;
 }
 
 static int take_template(struct sb_record *r, const struct sb_wire_in *in, struct sb_failure *f)
@@ -151,19 +226,16 @@ static int take_life(struct sb_record *r, const struct sb_wire_in *in, struct sb
         return invalid(f, "lifetime", "too long");
     r->lifetime_ms = (int64_t)ms;
     r->owned = sb_read_u64(&in->fields, SB_F_OWNED, 0) != 0;
-    r->destroy_on_expiry = r->owned;
-    if (!sb_read_find(&in->fields, SB_F_ON_EXPIRY, &v) || v.len == 0)
-        return 0;
-    if (v.len == 5 && memcmp(v.data, "pause", 5) == 0)
-        return sb_failed(f, "Unsupported", 0, "on_expiry",
-                         "on_expiry = \"pause\" keeps memory, which is not there yet; "
-                         "\"pause_disk\" is");
-    if (v.len == 7 && memcmp(v.data, "destroy", 7) == 0)
-        r->destroy_on_expiry = true;
-    else if (v.len == 10 && memcmp(v.data, "pause_disk", 10) == 0)
-        r->destroy_on_expiry = false;
-    else
-        return invalid(f, "on_expiry", "\"pause_disk\", \"destroy\" or \"pause\"");
+    r->on_expiry = r->owned ? SB_EXPIRY_DESTROY : SB_EXPIRY_PAUSE_DISK;
+    r->auto_resume = sb_read_u64(&in->fields, SB_F_AUTO_RESUME, 0) != 0;
+    if (sb_read_find(&in->fields, SB_F_ON_EXPIRY, &v) && v.len != 0) {
+        int what = sb_expiry_of(v.data, v.len);
+        if (what < 0)
+            return invalid(f, "on_expiry", "\"pause_disk\", \"destroy\" or \"pause\"");
+        r->on_expiry = (enum sb_expiry)what;
+    }
+    if (r->auto_resume && r->on_expiry != SB_EXPIRY_PAUSE)
+        return invalid(f, "auto_resume", "it needs on_expiry = \"pause\"");
     return 0;
 }
 
@@ -227,9 +299,15 @@ struct sb_box *sb_create_parse(const struct sb_wire_in *in, struct sb_failure *f
         sb_box_forget(b);
         return NULL;
     }
-    if (take_template(&b->rec, in, f) < 0 || take_lists(b, in, f) < 0 ||
-        take_identity(&b->rec, in, f) < 0 || take_life(&b->rec, in, f) < 0 ||
-        take_limits(&b->rec, in, f) < 0 || check_size(&b->rec, f) < 0) {
+    if (sb_wire_string(&in->fields, SB_F_SNAPSHOT, SB_ID_MAX, &b->rec.snapshot) < 0) {
+        invalid(f, "snapshot", "not a name");
+        sb_box_forget(b);
+        return NULL;
+    }
+    if ((b->rec.snapshot != NULL ? take_snapshot(b, in, f) : take_template(&b->rec, in, f)) < 0 ||
+        take_lists(b, in, f) < 0 || take_identity(&b->rec, in, f) < 0 ||
+        take_life(&b->rec, in, f) < 0 || take_limits(&b->rec, in, f) < 0 ||
+        take_settings(b, in, f) < 0 || check_size(&b->rec, f) < 0) {
         sb_box_forget(b);
         return NULL;
     }

@@ -13,11 +13,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "freeze.h"
 #include "slot.h"
 #include "spare.h"
 #include "wire.h"
 
-enum { PER_TURN = 8, REQ_INIT = 1, REQ_STOP = 2, KILL_PATIENCE_MS = 10000 };
+enum { PER_TURN = 8, KILL_PATIENCE_MS = 10000 };
 
 void sb_guest_kill(struct sb_box *b, const char *cause)
 {
@@ -61,7 +62,7 @@ void sb_guest_tell_life(struct sb_box *b)
 static int send_init(struct sb_box *b)
 {
     struct sb_wire_big big;
-    if (sb_wire_big_begin(&big, b->env.len * 9 + 16384, SB_G_INIT, REQ_INIT) < 0)
+    if (sb_wire_big_begin(&big, b->env.len * 9 + 16384, SB_G_INIT, SB_REQ_INIT) < 0)
         return -1;
     struct sb_packer *p = &big.p;
     sb_pack_u64(p, SB_F_VERSION, SB_PROTO_VERSION);
@@ -104,10 +105,12 @@ void sb_guest_set_up(struct sb_box *b)
         return;
     }
     b->rec.state = SB_BOX_RUNNING;
-    b->rec.kept_disk = false;
+    b->rec.kept = SB_KEPT_NOTHING;
     b->rec.started_ms = sb_wall_ms();
     sb_record_cause(&b->rec, NULL, NULL);
-    if (sb_life_set(b, b->rec.lifetime_ms, &b->why) < 0) { /* writes the record */
+    sb_life_begin(b);
+    if ((b->fresh ? sb_box_save(b) : sb_box_save_quickly(b)) < 0) {
+        sb_failed_errno(&b->why, "record", "cannot write the record");
         b->rec.state = SB_BOX_CREATING;
         sb_guest_kill(b, NULL);
     }
@@ -139,6 +142,22 @@ static void give_leaves(struct sb_box *b, const struct sb_wire_in *in)
     sb_cgroup_handed(&b->group);
 }
 
+/* By one that an earlier supervisor started, which may have died while it froze it. */
+static void greeted_again(struct sb_box *b, const struct sb_wire_in *in)
+{
+    b->step_due_ms = 0;
+    b->rec.epoch = (uint32_t)sb_read_u64(&in->fields, SB_F_EPOCH, b->rec.epoch);
+    if (sb_read_u64(&in->fields, SB_F_STOP, 0) != 0)
+        sb_freeze_go_on(b);
+    else
+        sb_guest_tell_life(b);
+    struct sb_failure f;
+    bool asked = b->freeze_asked;
+    b->freeze_asked = false;
+    if (asked && sb_freeze_begin(b, &f) < 0)
+        sb_life_not_paused(b, &f);
+}
+
 static void handle(struct sb_box *b, const struct sb_wire_in *in)
 {
     switch (in->head.type) {
@@ -156,10 +175,8 @@ static void handle(struct sb_box *b, const struct sb_wire_in *in)
             sb_spare_ready(b);
         else if (b->rec.state == SB_BOX_CREATING)
             sb_guest_set_up(b);
-        else if (b->rec.state == SB_BOX_RUNNING) {
-            b->step_due_ms = 0;
-            sb_guest_tell_life(b);
-        }
+        else if (b->rec.state == SB_BOX_RUNNING)
+            greeted_again(b, in);
         return;
     case SB_G_NEED_LEAVES:
         if (b->greeted)
@@ -167,13 +184,16 @@ static void handle(struct sb_box *b, const struct sb_wire_in *in)
         return;
     case SB_REPLY:
     case SB_ERROR:
-        if (in->head.req == REQ_INIT && b->rec.state == SB_BOX_RUNNING && b->greeted) {
+        if (in->head.req == SB_REQ_INIT && b->rec.state == SB_BOX_RUNNING && b->greeted) {
             if (in->head.type == SB_ERROR)
                 sb_guest_kill(b, "it refused its set-up");
             else
                 initialised(b);
-        } else if (in->head.req == REQ_STOP && b->rec.state == SB_BOX_STOPPING) {
+        } else if (in->head.req == SB_REQ_STOP && b->rec.state == SB_BOX_STOPPING) {
             sb_guest_kill(b, NULL);
+        } else if (in->head.req == SB_REQ_FREEZE && b->rec.state == SB_BOX_FREEZING &&
+                   b->freezing.fd < 0) {
+            sb_freeze_answered(b);
         }
         return;
     default:
@@ -238,7 +258,7 @@ int sb_guest_stop(struct sb_box *b, uint32_t grace_ms)
     struct sb_packer p;
     if (b->guest.fd < 0)
         return -1;
-    sb_pack_begin(&p, buf, sizeof buf, SB_G_STOP, REQ_STOP, 0);
+    sb_pack_begin(&p, buf, sizeof buf, SB_G_STOP, SB_REQ_STOP, 0);
     sb_pack_u64(&p, SB_F_GRACE_MS, grace_ms);
     return sb_wire_send(b->guest.fd, &p, NULL, 0);
 }

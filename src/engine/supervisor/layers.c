@@ -8,21 +8,33 @@
 #include "loop.h"
 #include "slot.h"
 
+/* What is below a sandbox's uppers and above its template, open. */
+struct sb_sealed {
+    int n, dir[SB_SEALED_MAX];
+};
+
 /* Uppers look like the root of their lower; on the disk they have plain ids as root, the lineage's
  * otherwise. Works are the overlay's own. */
-static int make_pair(int dir, const char *tree, struct sb_failure *f)
+static int make_dir(int dir, const char *tree, const char *kind, struct sb_failure *f)
 {
     char name[24];
-    static const char *const kind[2] = {"u", "w"};
-    for (int i = 0; i < 2; i++) {
-        snprintf(name, sizeof name, "%s%s%s", tree, *tree != '\0' ? "." : "", kind[i]);
-        if (mkdirat(dir, name, 0755) < 0)
-            return sb_failed(f, NULL, errno, "layers", "mkdir %s", name);
-        if (i == 0 && sup.mode == SB_MODE_SUBIDS &&
-            fchownat(dir, name, sb_slot_disk_id(0), sb_slot_disk_id(0), 0) < 0)
-            return sb_failed(f, NULL, errno, "layers", "chown %s", name);
-    }
+    snprintf(name, sizeof name, "%s%s%s", tree, *tree != '\0' ? "." : "", kind);
+    if (mkdirat(dir, name, 0755) < 0)
+        return sb_failed(f, NULL, errno, "layers", "mkdir %s", name);
+    if (*kind == 'u' && sup.mode == SB_MODE_SUBIDS &&
+        fchownat(dir, name, sb_slot_disk_id(0), sb_slot_disk_id(0), 0) < 0)
+        return sb_failed(f, NULL, errno, "layers", "chown %s", name);
     return 0;
+}
+
+static int make_upper(int dir, const char *tree, struct sb_failure *f)
+{
+    return make_dir(dir, tree, "u", f);
+}
+
+static int make_pair(int dir, const char *tree, struct sb_failure *f)
+{
+    return make_upper(dir, tree, f) < 0 ? -1 : make_dir(dir, tree, "w", f);
 }
 
 int sb_slot_make_dirs(int dir, const struct sb_template *t, struct sb_failure *f)
@@ -59,17 +71,65 @@ void sb_slot_clean_works(int dir)
         }
 }
 
-/* The mount of one overlay: lower from `lower`, upper and work by name from the sandbox's own tree. */
-static int overlay(int lower, int own, const char *upper, const char *work, int64_t id,
+/* The mount of one overlay: lowers are what `sub` of the sealed layers (top first) is, then `lower`; upper and work are
+ * the sandbox's own, by name. */
+static int overlay(const struct sb_sealed *sealed, const char *sub, int lower, int own, int64_t id,
                    bool allow_setuid)
 {
+    char upper[16], work[16];
+    int lowers[SB_SEALED_MAX + 1], n = 0, rc = -1;
+    snprintf(upper, sizeof upper, "%su", sub);
+    snprintf(work, sizeof work, "%sw", sub);
     sb_autofd int u = openat(own, upper, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     sb_autofd int w = openat(own, work, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    return u < 0 || w < 0 ? -1 : sb_mounts_overlay(lower, u, w, id, allow_setuid);
+    for (; n < sealed->n; n++) {
+        lowers[n] = openat(sealed->dir[n], upper, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (lowers[n] < 0)
+            break;
+    }
+    if (u >= 0 && w >= 0 && n == sealed->n) {
+        lowers[n] = lower;
+        rc = sb_mounts_overlay(lowers, n + 1, u, w, id, allow_setuid);
+    }
+    int err = errno;
+    while (n-- > 0)
+        close(lowers[n]);
+    errno = err;
+    return rc;
 }
 
-int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
-                   const struct sb_template *t, bool allow_setuid, struct sb_failure *f)
+/* Detached clones of the sealed layers' directories, the uppermost first. */
+static int open_sealed(struct sb_sealed *sealed, const struct sb_list *names, int idmap)
+{
+    const char *name[SB_SEALED_MAX];
+    int n = 0;
+    for (const char *e = NULL; (e = sb_list_next(names, e)) != NULL;) {
+        if (n == SB_SEALED_MAX) {
+            errno = ELOOP;
+            return -1;
+        }
+        name[n++] = e;
+    }
+    for (sealed->n = 0; sealed->n < n; sealed->n++) {
+        sb_autofd int dir = openat(sup.layers, name[n - 1 - sealed->n],
+                                   O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int clone = dir < 0 ? -1 : sb_mounts_clone(dir, idmap);
+        if (clone < 0)
+            return -1;
+        sealed->dir[sealed->n] = clone;
+    }
+    return 0;
+}
+
+static void close_sealed(struct sb_sealed *sealed)
+{
+    while (sealed->n > 0)
+        sb_loop_close_later(&sealed->dir[--sealed->n]);
+}
+
+static int make_all(struct sb_layers *l, const struct sb_slot *s, int dir,
+                    const struct sb_template *t, const struct sb_sealed *sealed, bool allow_setuid,
+                    struct sb_failure *f)
 {
     bool root = sup.mode == SB_MODE_ROOT;
     int idmap = root ? s->user : -1;
@@ -82,7 +142,7 @@ int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
     if (own < 0 || lower < 0)
         return sb_failed_errno(f, "layers",
                                own < 0 ? "clone of the directory" : "clone of the template");
-    l->root = overlay(lower, own, "u", "w", id, allow_setuid);
+    l->root = overlay(sealed, "", lower, own, id, allow_setuid);
     if (l->root < 0)
         return sb_failed_errno(f, "overlay", "mount of /");
     for (int i = 0; t->composed && i < sb_base_trees; i++) {
@@ -91,7 +151,7 @@ int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
         if (root && i == 0) {
             sb_autofd int host = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
             sb_latefd int usr = host < 0 ? -1 : sb_mounts_clone(host, idmap);
-            l->tree[i] = usr < 0 ? -1 : overlay(usr, own, "usr.u", "usr.w", id, allow_setuid);
+            l->tree[i] = usr < 0 ? -1 : overlay(sealed, "usr.", usr, own, id, allow_setuid);
         } else {
             l->tree[i] = sb_mounts_clone_readonly(AT_FDCWD, path, idmap);
         }
@@ -105,9 +165,57 @@ int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
     return 0;
 }
 
+int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
+                   const struct sb_template *t, const struct sb_list *names, bool allow_setuid,
+                   struct sb_failure *f)
+{
+    static const struct sb_list none;
+    struct sb_sealed sealed = {.n = 0};
+    int rc = open_sealed(&sealed, names != NULL ? names : &none,
+                         sup.mode == SB_MODE_ROOT ? s->user : -1);
+    if (rc < 0) {
+        l->root = -1;
+        l->trees = 0;
+        sb_failed_errno(f, "layers", "a sealed layer");
+    } else {
+        rc = make_all(l, s, dir, t, &sealed, allow_setuid, f);
+    }
+    close_sealed(&sealed);
+    return rc;
+}
+
 void sb_layers_close(struct sb_layers *l)
 {
     sb_close(&l->root);
     while (l->trees > 0)
         sb_close(&l->tree[--l->trees]);
+}
+
+void sb_layers_drop(struct sb_layers *l)
+{
+    sb_loop_close_later(&l->root);
+    while (l->trees > 0)
+        sb_loop_close_later(&l->tree[--l->trees]);
+}
+
+static bool is_there(int dir, const char *name)
+{
+    return faccessat(dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+int sb_layers_seal(const struct sb_record *rec, int dir, struct sb_failure *f)
+{
+    static const char *const upper[] = {"u", "usr.u"}, *const tree[] = {"", "usr"};
+    sb_autofd int layer =
+        openat(sup.layers, rec->seal, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (layer < 0)
+        return sb_failed_errno(f, "layers", "the layer of a snapshot");
+    for (size_t i = 0; i < sizeof upper / sizeof *upper; i++) {
+        bool here = is_there(dir, upper[i]), sealed = is_there(layer, upper[i]);
+        if (here && !sealed && renameat(dir, upper[i], layer, upper[i]) < 0)
+            return sb_failed(f, NULL, errno, "layers", "rename of %s", upper[i]);
+        if ((sealed || here) && !is_there(dir, upper[i]) && make_upper(dir, tree[i], f) < 0)
+            return -1;
+    }
+    return 0;
 }

@@ -14,19 +14,27 @@
 #include "box.h"
 #include "conn.h"
 #include "dissolve.h"
+#include "freeze.h"
 #include "slot.h"
+#include "snapshot.h"
 #include "spare.h"
 #include "trash.h"
 
 enum { STOP_GRACE_MS = 1000, STOP_PATIENCE_MS = 10000, SWEEP_MS = 500 };
 
+void sb_life_begin(struct sb_box *b)
+{
+    const int64_t life = b->rec.lifetime_ms;
+    sb_box_stir(b);
+    b->rec.deadline_ms = life > 0 ? sb_now_ms() + life : 0;
+    b->rec.ends_ms = life > 0 ? sb_wall_ms() + life : 0;
+}
+
 int sb_life_set(struct sb_box *b, int64_t lifetime_ms, struct sb_failure *f)
 {
     const int64_t before[3] = {b->rec.lifetime_ms, b->rec.deadline_ms, b->rec.ends_ms};
-    sb_box_stir(b);
     b->rec.lifetime_ms = lifetime_ms;
-    b->rec.deadline_ms = lifetime_ms > 0 ? sb_now_ms() + lifetime_ms : 0;
-    b->rec.ends_ms = lifetime_ms > 0 ? sb_wall_ms() + lifetime_ms : 0;
+    sb_life_begin(b);
     if (sb_box_save(b) == 0)
         return 0;
     sb_failed_errno(f, "record", "cannot write the record");
@@ -75,7 +83,10 @@ static void remove_and_forget(struct sb_box *b)
     struct sb_failure f;
     sb_failed(&f, "NotFound", 0, "destroyed", "sandbox %s was destroyed", b->rec.id);
     sb_box_settle(b, &f);
+    bool layered = b->rec.layers.len != 0;
     sb_box_forget(b);
+    if (layered)
+        sb_snapshot_prune();
 }
 
 void sb_life_destroy(struct sb_box *b)
@@ -112,7 +123,7 @@ int sb_life_pause(struct sb_box *b, struct sb_failure *f)
         return sb_failed(f, "NotRunning", 0, "pause", "sandbox %s is ending", b->rec.id);
     /* The disk says paused before anything ends: what cannot be noted is not begun. */
     b->rec.state = SB_BOX_STOPPING;
-    if (sb_box_save(b) < 0) {
+    if (sb_box_save_quickly(b) < 0) {
         b->rec.state = SB_BOX_RUNNING;
         return sb_failed_errno(f, "record", "cannot write the record");
     }
@@ -120,19 +131,44 @@ int sb_life_pause(struct sb_box *b, struct sb_failure *f)
     return 0;
 }
 
+int sb_life_resume(struct sb_box *b, struct sb_failure *f)
+{
+    return b->rec.kept == SB_KEPT_MEMORY ? sb_freeze_thaw(b, f) : sb_boot_resume(b, f);
+}
+
+void sb_life_paused(struct sb_box *b)
+{
+    struct sb_waiter *resumers = take_waiters(b, SB_S_RESUME);
+    sb_box_settle(b, NULL);
+    b->waiters = resumers;
+    struct sb_failure f;
+    if (resumers != NULL && sb_life_resume(b, &f) < 0)
+        sb_box_settle(b, &f);
+}
+
+void sb_life_not_paused(struct sb_box *b, const struct sb_failure *f)
+{
+    struct sb_waiter *pausers = take_waiters(b, SB_S_PAUSE), *rest = b->waiters;
+    b->waiters = pausers;
+    sb_box_settle(b, f);
+    b->waiters = rest;
+    if (b->expired) {
+        b->expired = false;
+        stop(b);
+        sb_box_save(b);
+    } else {
+        sb_box_settle(b, NULL);
+    }
+}
+
 static void paused(struct sb_box *b)
 {
     b->goal = SB_GOAL_NONE;
     b->step_due_ms = 0;
     b->rec.state = SB_BOX_PAUSED;
-    b->rec.kept_disk = true;
-    sb_box_save(b);
-    struct sb_waiter *resumers = take_waiters(b, SB_S_RESUME);
-    sb_box_settle(b, NULL);
-    b->waiters = resumers;
-    struct sb_failure f;
-    if (resumers != NULL && sb_boot_resume(b, &f) < 0)
-        sb_box_settle(b, &f);
+    b->rec.kept = SB_KEPT_DISK;
+    sb_box_save_quickly(b);
+    sb_life_paused(b);
 }
 
 /* The syncing process takes pid 1's place as what the sandbox waits for. */
@@ -184,7 +220,7 @@ static void settle_failed_start(struct sb_box *b, const struct sb_failure *why, 
         return;
     }
     b->rec.state = SB_BOX_PAUSED;
-    b->rec.kept_disk = true;
+    b->rec.kept = SB_KEPT_DISK;
     sb_record_cause(&b->rec, "start", f.message);
     sb_box_save(b);
     sb_box_settle(b, &f);
@@ -193,12 +229,14 @@ static void settle_failed_start(struct sb_box *b, const struct sb_failure *why, 
 void sb_life_ended(struct sb_box *b)
 {
     struct sb_failure why = b->why;
-    bool booting = b->rec.state == SB_BOX_CREATING, fresh = b->fresh;
+    enum sb_state was = b->rec.state;
+    bool booting = was == SB_BOX_CREATING, fresh = b->fresh;
     enum sb_goal goal = b->goal;
 
     sb_box_stir(b);
     sb_loop_drop(&b->proc);
     sb_loop_drop(&b->guest);
+    sb_loop_drop(&b->freezing);
     /* Everything in it has ended with pid 1. Removed last: its lock may be held for long by others. */
     struct sb_cgroup group = b->group;
     int mounts = b->mounts;
@@ -216,11 +254,13 @@ void sb_life_ended(struct sb_box *b)
     memset(&b->why, 0, sizeof b->why);
     b->goal = SB_GOAL_NONE;
     b->step_due_ms = 0;
-    b->dying = b->fresh = false;
+    b->dying = b->fresh = b->expired = b->freeze_asked = false;
     b->rec.deadline_ms = b->rec.ends_ms = 0;
     if (why.kind == NULL)
         sb_failed(&why, "NotRunning", 0, "pid 1", "pid 1 ended");
 
+    if (b->copied)
+        sb_snapshot_not_frozen(b, &why);
     if (b->spare) {
         sb_spare_ended(b);
     } else if (goal == SB_GOAL_DESTROY) {
@@ -231,8 +271,9 @@ void sb_life_ended(struct sb_box *b)
     } else if (fresh || booting) {
         settle_failed_start(b, &why, !fresh);
     } else {
-        b->rec.state = SB_BOX_FAILED;
-        b->rec.kept_disk = true;
+        /* What a pause kept of its memory is lost then, but it is paused as before. */
+        b->rec.state = was == SB_BOX_PAUSED ? SB_BOX_PAUSED : SB_BOX_FAILED;
+        b->rec.kept = SB_KEPT_DISK;
         sb_record_cause(&b->rec, "pid1", why.message);
         sb_box_save(b);
         sb_box_settle(b, &why);
@@ -274,8 +315,11 @@ static void expire(struct sb_box *b)
 {
     sb_record_cause(&b->rec, "lifetime", "its lifetime ended");
     b->rec.deadline_ms = 0;
-    if (b->rec.destroy_on_expiry) {
+    struct sb_failure f;
+    if (b->rec.on_expiry == SB_EXPIRY_DESTROY) {
         sb_life_destroy(b);
+    } else if (b->rec.on_expiry == SB_EXPIRY_PAUSE && sb_freeze_begin(b, &f) == 0) {
+        b->expired = true;
     } else {
         stop(b);
         sb_box_save(b); /* on a full disk the next supervisor finds it ended all the same */
@@ -285,6 +329,10 @@ static void expire(struct sb_box *b)
 static void patience_ended(struct sb_box *b)
 {
     b->step_due_ms = 0;
+    if (b->rec.state == SB_BOX_FREEZING && !b->dying) {
+        sb_freeze_late(b);
+        return;
+    }
     if (!b->dying) {
         sb_guest_kill(b, b->goal == SB_GOAL_NONE ? "it did not start in time" : NULL);
         return;
@@ -313,7 +361,7 @@ static void tick_box(struct sb_box *b, void *arg)
     if (!live || b->rec.state != SB_BOX_RUNNING || b->rec.deadline_ms == 0)
         end = INT64_MAX;
     bool keeps_us = b->owner.fd >= 0 ||
-                    (live && !b->spare &&
+                    (live && !b->spare && b->rec.state != SB_BOX_PAUSED &&
                      (b->rec.state != SB_BOX_RUNNING || b->rec.deadline_ms != 0 || b->dying));
     if (!live || (b->step_due_ms == 0 && !b->fresh && !b->dying)) {
         rest_due_ms = earlier(rest_due_ms, end);

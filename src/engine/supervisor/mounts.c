@@ -74,12 +74,14 @@ static int set_layer(int fs, const char *key, int fd)
         return 0;
     char path[40];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    if (strcmp(key, "lowerdir+") == 0)
-        key = "lowerdir";
-    return fsconfig(fs, FSCONFIG_SET_STRING, key, path, 0);
+    if (fsconfig(fs, FSCONFIG_SET_STRING, key, path, 0) == 0)
+        return 0;
+    /* Several lowers came with Linux 6.5. */
+    return strcmp(key, "lowerdir+") == 0 ? fsconfig(fs, FSCONFIG_SET_STRING, "lowerdir", path, 0)
+                                         : -1;
 }
 
-int sb_mounts_overlay(int lower, int upper, int work, int64_t id, bool allow_setuid)
+int sb_mounts_overlay(const int *lower, int n, int upper, int work, int64_t id, bool allow_setuid)
 {
     static const char *const off[] = {"index", "metacopy"};
     sb_autofd int fs = fsopen("overlay", FSOPEN_CLOEXEC);
@@ -97,9 +99,11 @@ int sb_mounts_overlay(int lower, int upper, int work, int64_t id, bool allow_set
      * must reach the disk (a pause) is synced by the supervisor. */
     if (fsconfig(fs, FSCONFIG_SET_FLAG, "volatile", NULL, 0) < 0)
         return -1;
+    for (int i = 0; i < n; i++)
+        if (set_layer(fs, "lowerdir+", lower[i]) < 0)
+            return -1;
     if (fsconfig(fs, FSCONFIG_SET_STRING, "source", "sandbar", 0) < 0 ||
-        set_layer(fs, "lowerdir+", lower) < 0 || set_layer(fs, "upperdir", upper) < 0 ||
-        set_layer(fs, "workdir", work) < 0)
+        set_layer(fs, "upperdir", upper) < 0 || set_layer(fs, "workdir", work) < 0)
         return -1;
     if (id >= 0) {
         /* NO_SETUID_FIXUP is set (main.c): the capabilities stay. */

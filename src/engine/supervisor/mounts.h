@@ -25,8 +25,8 @@ int sb_mounts_clone(int dir, int user);
 /* A detached read-only clone of the directory with everything mounted below it. */
 int sb_mounts_clone_readonly(int dir, const char *path, int user);
 
-/* An overlay over one lower: a detached mount, or -1 and errno. `id` >= 0: the mounting process has
+/* An overlay over `n` lowers, the uppermost first: a detached mount, or -1 and errno. `id` >= 0: the mounting process has
  * this file system id meanwhile, so that the overlay's own files fit an idmapped upper. */
-int sb_mounts_overlay(int lower, int upper, int work, int64_t id, bool allow_setuid);
+int sb_mounts_overlay(const int *lower, int n, int upper, int work, int64_t id, bool allow_setuid);
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "birth.h"
@@ -32,7 +33,27 @@ enum private_tag {
     T_KEPT,
     T_FILLER,
     T_TOKEN,
+    T_SEAL,
 };
+
+static const char *const expiries[] = {
+    [SB_EXPIRY_PAUSE_DISK] = "pause_disk",
+    [SB_EXPIRY_DESTROY] = "destroy",
+    [SB_EXPIRY_PAUSE] = "pause",
+};
+
+int sb_expiry_of(const void *name, size_t n)
+{
+    for (int i = 0; i < (int)(sizeof expiries / sizeof *expiries); i++)
+        if (strlen(expiries[i]) == n && memcmp(expiries[i], name, n) == 0)
+            return i;
+    return -1;
+}
+
+const char *sb_kept_name(enum sb_kept k)
+{
+    return k == SB_KEPT_MEMORY ? "memory" : k == SB_KEPT_DISK ? "disk" : NULL;
+}
 
 struct header {
     char magic[8];
@@ -103,6 +124,8 @@ void sb_record_free(struct sb_record *r)
     free(r->hostname);
     free(r->cause);
     free(r->message);
+    free(r->snapshot);
+    free(r->layers.data);
     free(r->labels.data);
     free(r->exposed.data);
     memset(r, 0, sizeof *r);
@@ -137,6 +160,7 @@ static void pack_common(const struct sb_record *r, struct sb_packer *p)
 {
     sb_pack_str(p, SB_F_ID, r->id);
     pack_text(p, SB_F_TEMPLATE, r->template);
+    pack_text(p, SB_F_SNAPSHOT, r->snapshot);
     pack_list(p, SB_F_LABEL, &r->labels);
     pack_list(p, SB_F_EXPOSED, &r->exposed);
     pack_int(p, SB_F_CREATED_MS, r->created_ms);
@@ -144,7 +168,9 @@ static void pack_common(const struct sb_record *r, struct sb_packer *p)
     if (r->ends_ms != 0)
         pack_int(p, SB_F_ENDS_MS, r->ends_ms);
     pack_int(p, SB_F_LIFETIME_MS, r->lifetime_ms);
-    sb_pack_str(p, SB_F_ON_EXPIRY, r->destroy_on_expiry ? "destroy" : "pause_disk");
+    sb_pack_str(p, SB_F_ON_EXPIRY, expiries[r->on_expiry]);
+    if (r->auto_resume)
+        sb_pack_u64(p, SB_F_AUTO_RESUME, 1);
     sb_pack_u64(p, SB_F_OWNED, r->owned);
     pack_text(p, SB_F_BOOT, r->boot);
     sb_pack_u64(p, SB_F_EPOCH, r->epoch);
@@ -163,8 +189,7 @@ static void show(const struct sb_record *r, struct sb_packer *p)
 {
     pack_common(r, p);
     sb_pack_str(p, SB_F_STATE, sb_state_name(r->state));
-    if (r->kept_disk)
-        sb_pack_str(p, SB_F_KEPT, "disk");
+    pack_text(p, SB_F_KEPT, sb_kept_name(r->kept));
 }
 
 void sb_record_show(const struct sb_record *r, struct sb_packer *p)
@@ -200,8 +225,13 @@ static size_t pack_file(const struct sb_record *r)
 {
     struct sb_packer p = {buf, sizeof buf, sizeof(struct header), 0};
     pack_common(r, &p);
-    sb_pack_u64(&p, T_STATE, r->state == SB_BOX_STOPPING ? SB_BOX_PAUSED : r->state);
+    sb_pack_u64(&p, T_STATE,
+                r->state == SB_BOX_STOPPING   ? SB_BOX_PAUSED
+                : r->state == SB_BOX_FREEZING ? SB_BOX_RUNNING
+                                              : r->state);
     pack_text(&p, T_BASE, r->base);
+    pack_list(&p, SB_F_LAYER, &r->layers);
+    pack_text(&p, T_SEAL, r->seal);
     pack_text(&p, T_ROOTFS, r->rootfs);
     sb_pack_u64(&p, T_ALLOW_SETUID, r->allow_setuid);
     pack_text(&p, T_HOSTNAME, r->hostname);
@@ -213,7 +243,7 @@ static size_t pack_file(const struct sb_record *r)
     sb_pack_u64(&p, T_SUB_GID, r->sub_gid);
     sb_pack_u64(&p, T_SUB_COUNT, r->sub_count);
     sb_pack_u64(&p, T_MODE, r->mode);
-    sb_pack_u64(&p, T_KEPT, r->kept_disk || r->state == SB_BOX_STOPPING);
+    sb_pack_u64(&p, T_KEPT, r->state == SB_BOX_STOPPING ? SB_KEPT_DISK : r->kept);
     pack_ident(&p, T_PID1, &r->pid1);
     pack_ident(&p, T_OWNER, &r->owner);
     sb_pack_bytes(&p, T_TOKEN, r->token, r->token_len);
@@ -254,6 +284,16 @@ int sb_record_put(const struct sb_record *r, int fd)
     return done == (ssize_t)n ? ftruncate(fd, done) : -1;
 }
 
+int sb_record_refresh(const struct sb_record *r, int dir)
+{
+    struct stat st;
+    sb_autofd int fd = openat(dir, "record", O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    size_t n = pack_file(r);
+    if (fd < 0 || n == 0 || n > PIECE || fstat(fd, &st) < 0 || st.st_size != (off_t)n)
+        return sb_record_write(r, dir);
+    return pwrite(fd, buf, n, 0) == (ssize_t)n ? 0 : sb_record_write(r, dir);
+}
+
 static int take_text(const struct sb_reader *r, uint16_t tag, char **out)
 {
     struct sb_field_view f;
@@ -290,6 +330,7 @@ static int take_fields(struct sb_record *r, const struct sb_reader *in)
     while ((rc = sb_read_field(&walk, &f)) == 1) {
         struct sb_list *l = f.tag == SB_F_LABEL     ? &r->labels
                             : f.tag == SB_F_EXPOSED ? &r->exposed
+                            : f.tag == SB_F_LAYER   ? &r->layers
                                                     : NULL;
         if (l != NULL && sb_list_add(l, f.data, f.len) < 0)
             return -1;
@@ -301,12 +342,15 @@ static int take_fields(struct sb_record *r, const struct sb_reader *in)
         take_text(in, T_ROOTFS, &r->rootfs) < 0 || take_text(in, SB_F_USER, &r->user) < 0 ||
         take_text(in, SB_F_CWD, &r->cwd) < 0 || take_text(in, T_HOSTNAME, &r->hostname) < 0 ||
         take_text(in, SB_F_CAUSE, &r->cause) < 0 || take_text(in, SB_F_MESSAGE, &r->message) < 0 ||
+        take_text(in, SB_F_SNAPSHOT, &r->snapshot) < 0 ||
         take_text(in, SB_F_ON_EXPIRY, &expiry) < 0)
         return -1;
-    r->destroy_on_expiry = expiry != NULL && strcmp(expiry, "destroy") == 0;
+    int what = expiry != NULL ? sb_expiry_of(expiry, strlen(expiry)) : -1;
+    r->on_expiry = what < 0 ? SB_EXPIRY_PAUSE_DISK : (enum sb_expiry)what;
     free(expiry);
     take_fixed(in, SB_F_BOOT, r->boot, sizeof r->boot);
     take_fixed(in, T_HOST_BOOT, r->host_boot, sizeof r->host_boot);
+    take_fixed(in, T_SEAL, r->seal, sizeof r->seal);
     take_fixed(in, T_GROUP, r->group, sizeof r->group);
     uint64_t state = sb_read_u64(in, T_STATE, SB_BOX_FAILED);
     r->state = state > SB_BOX_FAILED ? SB_BOX_FAILED : (enum sb_state)state;
@@ -318,7 +362,9 @@ static int take_fields(struct sb_record *r, const struct sb_reader *in)
     r->epoch = (uint32_t)sb_read_u64(in, SB_F_EPOCH, 0);
     r->owned = sb_read_u64(in, SB_F_OWNED, 0) != 0;
     r->allow_setuid = sb_read_u64(in, T_ALLOW_SETUID, 0) != 0;
-    r->kept_disk = sb_read_u64(in, T_KEPT, 0) != 0;
+    uint64_t kept = sb_read_u64(in, T_KEPT, 0);
+    r->kept = kept > SB_KEPT_MEMORY ? SB_KEPT_DISK : (enum sb_kept)kept;
+    r->auto_resume = sb_read_u64(in, SB_F_AUTO_RESUME, 0) != 0;
     r->limit_processes = sb_read_u64(in, SB_F_LIMIT_PROCESSES, 0);
     r->limit_files = sb_read_u64(in, SB_F_LIMIT_FILES, 0);
     r->limit_commands = sb_read_u64(in, SB_F_LIMIT_COMMANDS, 0);

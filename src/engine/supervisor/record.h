@@ -11,8 +11,13 @@ enum sb_state {
     SB_BOX_STOPPING, /* on the way to paused; the disk says so already */
     SB_BOX_PAUSED,
     SB_BOX_FAILED,
-    SB_BOX_GONE, /* only shown: its destruction has begun */
+    SB_BOX_GONE,     /* only shown: its destruction has begun */
+    SB_BOX_FREEZING, /* never on the disk: on the way to paused with memory, or to running again */
 };
+
+/* What a pause kept. The numbers are on the disk. */
+enum sb_kept { SB_KEPT_NOTHING, SB_KEPT_DISK, SB_KEPT_MEMORY };
+enum sb_expiry { SB_EXPIRY_PAUSE_DISK, SB_EXPIRY_DESTROY, SB_EXPIRY_PAUSE };
 
 enum { SB_ID_MAX = 128, SB_TOKEN_MAX = 64, SB_SHOWN_MAX = 57344, SB_ENV_MAX = 4 << 20 };
 
@@ -35,13 +40,18 @@ struct sb_record {
     char *template, *base, *rootfs; /* base: directory of the base template, or NULL */
     char *user, *cwd, *hostname;
     char *cause, *message; /* why it is as it is: a word, and a sentence */
+    char *snapshot;        /* it was made from; of a snapshot's own record NULL */
+    char seal[20];         /* a layer that its uppers are about to become; "" */
+    struct sb_list layers; /* below its uppers, above the template: the lowest first */
     struct sb_list labels, exposed;
     char boot[37], host_boot[40], group[32];
     int64_t created_ms, started_ms, ends_ms; /* wall clock, for show */
     int64_t deadline_ms;                     /* CLOCK_BOOTTIME of host_boot; 0: none */
     int64_t lifetime_ms;
     uint32_t epoch;
-    bool destroy_on_expiry, owned, allow_setuid, kept_disk;
+    enum sb_expiry on_expiry;
+    enum sb_kept kept;
+    bool owned, allow_setuid, auto_resume;
     uint64_t limit_processes, limit_files, limit_commands;
     uint64_t limit_output, limit_env; /* kept for callers, who enforce them; 0: the usual */
     int range;
@@ -59,6 +69,9 @@ int sb_record_write(const struct sb_record *r, int dir);
  * over an existing file costs. Only while the sandbox boots. 1: it is longer than the kernel writes in
  * one piece (a killed process leaves the first pages), and nothing was written. */
 int sb_record_put(const struct sb_record *r, int fd);
+/* In place as well, where the record on the disk is as long as this one and not longer than a page; else by
+ * rename. */
+int sb_record_refresh(const struct sb_record *r, int dir);
 /* -1: damaged or of a newer format; then only id and state (failed) and cause are set. */
 int sb_record_read(struct sb_record *r, int dir, const char *id);
 /* The fields a caller may see. A record that does not fit is shown without its lists. */
@@ -68,5 +81,8 @@ size_t sb_record_shown(const struct sb_record *r);
 /* A pidfd of the process in <dir>/birth, if that still lives; -1 otherwise. */
 int sb_note_open(int dir, int64_t *pid);
 const char *sb_state_name(enum sb_state s);
+const char *sb_kept_name(enum sb_kept k); /* NULL: nothing */
+/* "pause", "pause_disk", "destroy"; or -1. */
+int sb_expiry_of(const void *name, size_t n);
 
 #endif

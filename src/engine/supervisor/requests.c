@@ -10,9 +10,11 @@
 #include "box.h"
 #include "conn.h"
 #include "create.h"
+#include "freeze.h"
 #include "import.h"
 #include "life.h"
 #include "slot.h"
+#include "snapshot.h"
 #include "sockets.h"
 #include "spare.h"
 
@@ -55,7 +57,8 @@ void sb_request_done(struct sb_box *b, const struct sb_waiter *w)
         break;
     case SB_S_PAUSE:
         sb_conn_begin(&p, SB_REPLY, w->req);
-        sb_pack_str(&p, SB_F_KEPT, "disk");
+        if (sb_kept_name(b->rec.kept) != NULL)
+            sb_pack_str(&p, SB_F_KEPT, sb_kept_name(b->rec.kept));
         sb_conn_send(w->conn, &p, NULL, 0);
         break;
     default:
@@ -213,9 +216,9 @@ static int connect_to(struct sb_conn *c, const struct sb_wire_in *in, struct sb_
                          b->rec.id);
     switch (b->rec.state) {
     case SB_BOX_CREATING:
-        return wait_for(b, c, in, f);
     case SB_BOX_STOPPING:
-        return sb_failed(f, "NotRunning", 0, "connect", "sandbox %s is being paused", b->rec.id);
+    case SB_BOX_FREEZING:
+        return wait_for(b, c, in, f);
     default:
         send_record(c, in->head.req, b, true);
         return 0;
@@ -358,20 +361,22 @@ static int pause_box(struct sb_conn *c, const struct sb_wire_in *in, struct sb_f
         sb_request_done(b, &w);
         return 0;
     }
-    if (!sb_read_find(&in->fields, SB_F_KEEP, &v) ||
-        (v.len == 6 && memcmp(v.data, "memory", 6) == 0))
-        return sb_failed(f, "Unsupported", 0, "keep",
-                         "memory cannot be kept here; keep = \"disk\" can");
-    if (v.len != 4 || memcmp(v.data, "disk", 4) != 0)
+    bool disk =
+        sb_read_find(&in->fields, SB_F_KEEP, &v) && v.len == 4 && memcmp(v.data, "disk", 4) == 0;
+    if (!disk && sb_read_find(&in->fields, SB_F_KEEP, &v) &&
+        (v.len != 6 || memcmp(v.data, "memory", 6) != 0))
         return sb_failed(f, "InvalidArgument", 0, "keep",
                          "keep is neither \"memory\" nor \"disk\"");
-    if (b->rec.state == SB_BOX_STOPPING)
+    if (b->copied)
+        return sb_failed(f, "Busy", 0, "pause", "a snapshot of sandbox %s is being taken",
+                         b->rec.id);
+    if (b->rec.state == SB_BOX_STOPPING || b->rec.state == SB_BOX_FREEZING)
         return wait_for(b, c, in, f);
     if (b->rec.state == SB_BOX_CREATING)
         return sb_failed(f, "Busy", 0, "pause", "sandbox %s is starting", b->rec.id);
     if (wait_for(b, c, in, f) < 0)
         return -1;
-    if (sb_life_pause(b, f) < 0)
+    if ((disk ? sb_life_pause(b, f) : sb_freeze_begin(b, f)) < 0)
         sb_box_settle(b, f);
     return 0;
 }
@@ -391,6 +396,7 @@ static int resume(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
     case SB_BOX_CREATING:
         return wait_for(b, c, in, f);
     case SB_BOX_STOPPING: /* once it is paused: maybe on our own account, see adopt.c */
+    case SB_BOX_FREEZING:
         if (wait_for(b, c, in, f) < 0)
             return -1;
         if (ms != UINT64_MAX)
@@ -410,9 +416,20 @@ static int resume(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
         return -1;
     if (ms != UINT64_MAX)
         b->rec.lifetime_ms = (int64_t)ms;
-    if (sb_boot_resume(b, f) < 0)
+    if (!b->copied && sb_life_resume(b, f) < 0)
         sb_box_settle(b, f);
     return 0;
+}
+
+static int snapshot(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_box *b = named(in, f);
+    if (b == NULL)
+        return -1;
+    if (failed_for_good(b))
+        return sb_failed(f, "NotRunning", 0, "snapshot", "sandbox %s has failed for good",
+                         b->rec.id);
+    return sb_snapshot_take(c, in, b, f);
 }
 
 static int sockets(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
@@ -518,6 +535,9 @@ static int (*const handler[])(struct sb_conn *, const struct sb_wire_in *, struc
     [SB_S_EXPOSE - SB_S_HELLO] = expose,
     [SB_S_ADVANCE - SB_S_HELLO] = advance,
     [SB_S_STATS - SB_S_HELLO] = stats,
+    [SB_S_SNAPSHOT - SB_S_HELLO] = snapshot,
+    [SB_S_SNAPSHOTS - SB_S_HELLO] = sb_snapshot_list,
+    [SB_S_UNSNAPSHOT - SB_S_HELLO] = sb_snapshot_delete,
 };
 
 void sb_request_handle(struct sb_conn *c, struct sb_wire_in *in)
@@ -527,7 +547,8 @@ void sb_request_handle(struct sb_conn *c, struct sb_wire_in *in)
     int rc;
     if (!c->greeted && in->head.type != SB_S_HELLO)
         rc = sb_failed(&f, "Protocol", 0, "hello", "the first message must be a hello");
-    else if (in->head.type < SB_S_HELLO || at >= sizeof handler / sizeof *handler)
+    else if (in->head.type < SB_S_HELLO || at >= sizeof handler / sizeof *handler ||
+             handler[at] == NULL)
         rc =
             sb_failed(&f, "Unsupported", 0, "request", "request %u is unknown here", in->head.type);
     else

@@ -4,10 +4,11 @@
 
 #include "cgroup.h"
 #include "mounts.h"
+#include "record.h"
 #include "sup.h"
 #include "template.h"
 
-enum { SB_POOL = 2 };
+enum { SB_POOL = 2, SB_SEALED_MAX = 64 };
 
 /* The sandbox's file systems, detached. `tree` follows sb_base_tree. */
 struct sb_layers {
@@ -69,8 +70,15 @@ int sb_slot_note(int dir);             /* opens <dir>/birth, empty */
 void sb_slot_clean_works(int dir);
 /* An empty directory for a sandbox: uppers and works for `t`. */
 int sb_slot_make_dirs(int dir, const struct sb_template *t, struct sb_failure *f);
+/* `names`: of layers between, the lowest first; NULL: none. */
 int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
-                   const struct sb_template *t, bool allow_setuid, struct sb_failure *f);
+                   const struct sb_template *t, const struct sb_list *sealed, bool allow_setuid,
+                   struct sb_failure *f);
+/* What a pid 1 on its way may still be mounting; and what nobody else has, at an idle moment. */
 void sb_layers_close(struct sb_layers *l);
+void sb_layers_drop(struct sb_layers *l);
+/* The uppers of a sandbox at rest become the sealed layer rec->seal, and it gets fresh ones. May be done again after an
+ * interruption: what is done is skipped. */
+int sb_layers_seal(const struct sb_record *rec, int dir, struct sb_failure *f);
 
 #endif

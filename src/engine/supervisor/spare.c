@@ -172,8 +172,8 @@ static bool fits(const struct sb_record *r)
 {
     struct sb_record usual = {.state = SB_BOX_CREATING};
     sb_create_defaults(&usual);
-    return r->rootfs == NULL && !r->allow_setuid && r->limit_processes == usual.limit_processes &&
-           r->limit_files == usual.limit_files &&
+    return r->rootfs == NULL && r->layers.len == 0 && !r->allow_setuid &&
+           r->limit_processes == usual.limit_processes && r->limit_files == usual.limit_files &&
            (r->hostname == NULL || strcmp(r->hostname, SB_HOSTNAME) == 0);
 }
 

@@ -32,9 +32,10 @@ struct sb_idmap {
 /* Lives from main() to exit. Descriptors are close-on-exec and numbered above SB_FD_END (birth.h). */
 struct sb_sup {
     enum sb_mode mode;
-    int root, v1, boxes, templates, prepared, trash; /* directories of the state root */
-    int null;                                        /* /dev/null, read-write */
-    int image;                                       /* pid 1's program: sealed memfd, read-only */
+    int root, v1, boxes, templates, prepared, layers, snapshots,
+        trash;                            /* directories of the state root */
+    int null;                             /* /dev/null, read-write */
+    int image;                            /* pid 1's program: sealed memfd, read-only */
     uid_t owner;                          /* who may connect, as seen from here: always 0 */
     uint32_t sub_uid, sub_gid, sub_count; /* the ranges mapped into S; 0 without */
     char groups[128]; /* single-id form: supplementary groups that stay, "4,27"; "" without any */

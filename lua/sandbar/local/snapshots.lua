@@ -1,0 +1,140 @@
+-- Snapshots: names for what was on a sandbox's disk, and sandboxes that begin with it. `provider.snapshots` is the
+-- collection; `fork` is a temporary snapshot and creates from it.
+
+local audit = require "sandbar.audit"
+local check = require "sandbar.check"
+local core = require "sandbar.core"
+local errors = require "sandbar.errors"
+local link = require "sandbar.link"
+local values = require "sandbar.local.values"
+
+local snapshots = {}
+
+local TIMEOUT = check.TIMEOUT
+local MOST = 1000
+
+local Collection = {}
+Collection.__index = Collection
+
+local function ready(self, op, opts)
+  local provider = self._provider
+  if provider._closed then
+    return nil, errors.new { kind = "Closed", op = op, message = "the provider is closed" }
+  end
+  local timeout, err = check.timeout(opts, op)
+  if err then
+    return nil, err
+  end
+  return provider._driver, timeout
+end
+
+function Collection:list(opts)
+  opts = check.options("list", 1, opts, TIMEOUT)
+  local driver, timeout = ready(self, "list", opts)
+  if not driver then
+    return nil, timeout
+  end
+  local parts, err = driver:snapshots(timeout)
+  if not parts then
+    return nil, err
+  end
+  local out = {}
+  for i, part in ipairs(parts) do
+    out[i] = { name = part.snapshot, template = part.template, created_at = part.created_ms / 1000 }
+  end
+  return out
+end
+
+function Collection:delete(name, opts)
+  check.arg("delete", 1, name, "string")
+  opts = check.options("delete", 2, opts, TIMEOUT)
+  local driver, timeout = ready(self, "delete", opts)
+  if not driver then
+    return nil, timeout
+  end
+  local ok, err = values.check_id(name, "snapshot")
+  if ok then
+    ok, err = driver:delete_snapshot(name, timeout)
+  end
+  if not ok then
+    return nil, errors.from(err, "delete")
+  end
+  return true
+end
+
+-- A snapshot is taken of a sandbox, not built.
+function Collection:build()
+  return nil, errors.new {
+    kind = "Unsupported", op = "snapshots:build", clause = "snapshots",
+    message = "snapshots: they are taken, with sandbox:snapshot(name)",
+  }
+end
+
+-- `provider`: the provider's state.
+function snapshots.new(provider)
+  return setmetatable({ _provider = provider }, Collection)
+end
+
+-- ---- copies ----
+
+local function undo(driver, made)
+  for _, r in ipairs(made) do
+    if r.object then
+      r.object:close()
+    end
+    driver:destroy(r.fields.id, 10)
+  end
+end
+
+-- `n` sandboxes that begin with what is on the disk of sandbox `id` now: the driver's answers to their creates, or nil
+-- and an error, with none left.
+function snapshots.copies(driver, id, n, owned, timeout)
+  local deadline = link.deadline(timeout)
+  if n % 1 ~= 0 or n < 1 or n > MOST then
+    return nil, errors.new {
+      kind = "InvalidArgument", op = "fork", id = id,
+      message = ("the number of copies is a whole one from 1 to %d"):format(MOST),
+    }
+  end
+  local info, err = driver:info(id, link.left(deadline))
+  if not info then
+    return nil, err
+  end
+  local name
+  name, err = driver:snapshot(id, nil, true, link.left(deadline))
+  if not name then
+    return nil, err
+  end
+  local of, made = info.fields, {}
+  for i = 1, n do
+    local r
+    r, err = driver:create({
+      id = core.uuid(),
+      snapshot = name,
+      label = of.label,
+      lifetime_ms = of.lifetime_ms,
+      on_expiry = of.on_expiry,
+      auto_resume = of.auto_resume,
+      owned = owned and 1 or 0,
+    }, link.left(deadline))
+    if not r then
+      break
+    end
+    made[i] = r
+    audit.emit("acquire", { what = "sandbox", op = "fork", id = r.fields.id, owned = owned })
+  end
+  driver:delete_snapshot(name, 10)
+  if #made < n then
+    undo(driver, made)
+    return nil, errors.from(err, "fork")
+  end
+  if not owned then
+    for _, r in ipairs(made) do
+      r.release:cancel()
+      r.release = nil
+    end
+  end
+  return made
+end
+
+return snapshots

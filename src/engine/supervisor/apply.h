@@ -1,0 +1,9 @@
+/* Copying uppers: all that makes an overlay layer what it is. */
+#ifndef SB_APPLY_H
+#define SB_APPLY_H
+
+/* Puts the upper directory `from` on top of the upper directory `to`: what is there afterwards is what an overlay of
+ * both would be. 0 or an errno. In a process of its own, without the loop. */
+int sb_apply(int from, int to);
+
+#endif

@@ -1,0 +1,567 @@
+/* A snapshot is a record in <root>/v1/n/<name> that names layers in <root>/v1/l.
+ *
+ * Of a sandbox at rest nothing is copied: its uppers become a layer, and the sandbox and its copies get fresh ones
+ * above it. The sandbox's record says so first; whoever finds it half done does the rest. The uppers of a running one
+ * are copied while it stands still, since a mounted upper cannot change hands. Both end with a sync, in a process of
+ * its own, after which the snapshot's record is written and the asker hears of it. */
+#include "snapshot.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/pidfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "apply.h"
+#include "conn.h"
+#include "freeze.h"
+#include "slot.h"
+#include "trash.h"
+
+/* One that is there, or is being made (`job`). Owned by the list. */
+struct snapshot {
+    struct snapshot *next;
+    struct sb_record rec;   /* id: its name */
+    struct sb_list env;     /* while it is being made */
+    struct sb_source maker; /* pidfd of the process that a temporary one ends with */
+    struct sb_source job;   /* the process that copies and syncs */
+    struct sb_conn *asker;  /* NULL: gone */
+    uint32_t req;
+    char box[SB_ID_MAX + 1]; /* that is being copied; "": none stands still for it */
+    char half[24];           /* the layer being copied, under its temporary name; "": none */
+    bool waiting, whole;     /* for the box to stand; it is on the disk */
+    bool unwanted;           /* its maker has gone */
+};
+
+static struct snapshot *all;
+
+static struct snapshot *find(const char *name)
+{
+    struct snapshot *s = all;
+    while (s != NULL && strcmp(s->rec.id, name) != 0)
+        s = s->next;
+    return s;
+}
+
+const struct sb_record *sb_snapshot_find(const char *name)
+{
+    const struct snapshot *s = find(name);
+    return s != NULL && s->whole ? &s->rec : NULL;
+}
+
+int sb_snapshot_env(const char *name, struct sb_list *env)
+{
+    char path[SB_ID_MAX + 8];
+    size_t n = 0;
+    snprintf(path, sizeof path, "%s/env", name);
+    env->data = sb_read_at(sup.snapshots, path, SB_ENV_MAX, &n);
+    env->len = env->data != NULL ? n : 0;
+    return env->data == NULL && errno != ENOENT ? -1 : 0;
+}
+
+static void drop(struct snapshot *s)
+{
+    struct snapshot **at = &all;
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    sb_trash_put(sup.snapshots, s->rec.id);
+    if (s->half[0] != '\0')
+        sb_trash_put(sup.layers, s->half);
+    sb_loop_drop(&s->job);
+    sb_loop_drop(&s->maker);
+    free(s->env.data);
+    sb_record_free(&s->rec);
+    sb_loop_bury(s);
+    sb_snapshot_prune();
+}
+
+/* ---- layers that nobody names ---- */
+
+struct wanted {
+    const char *name;
+    bool found;
+};
+
+static void look(struct sb_box *b, void *arg)
+{
+    struct wanted *w = arg;
+    w->found = w->found || sb_list_has(&b->rec.layers, w->name, strlen(w->name));
+}
+
+static bool named(const char *layer)
+{
+    struct wanted w = {layer, false};
+    for (const struct snapshot *s = all; s != NULL && !w.found; s = s->next)
+        w.found = sb_list_has(&s->rec.layers, layer, strlen(layer)) || strcmp(s->half, layer) == 0;
+    if (!w.found)
+        sb_box_each(look, &w);
+    return w.found;
+}
+
+static void each(int dir, void (*fn)(const char *name))
+{
+    int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = copy < 0 ? NULL : fdopendir(copy);
+    if (d == NULL) {
+        sb_close(&copy);
+        return;
+    }
+    for (struct dirent *e; (e = readdir(d)) != NULL;)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            fn(e->d_name);
+    closedir(d);
+}
+
+static void prune(const char *layer)
+{
+    if (!named(layer))
+        sb_trash_put(sup.layers, layer);
+}
+
+/* Some record could not be read: nobody knows what it names. */
+static bool unsure;
+
+void sb_snapshot_prune(void)
+{
+    if (!unsure)
+        each(sup.layers, prune);
+}
+
+/* ---- making one ---- */
+
+static void answer(struct snapshot *s, const struct sb_failure *f)
+{
+    struct sb_packer p;
+    if (s->asker == NULL)
+        return;
+    if (f != NULL) {
+        sb_conn_fail(s->asker, s->req, f);
+    } else {
+        sb_conn_begin(&p, SB_REPLY, s->req);
+        sb_pack_str(&p, SB_F_SNAPSHOT, s->rec.id);
+        sb_conn_send(s->asker, &p, NULL, 0);
+    }
+    s->asker = NULL;
+}
+
+static void failed(struct snapshot *s, const struct sb_failure *f)
+{
+    answer(s, f);
+    drop(s);
+}
+
+static int write_record(struct snapshot *s, struct sb_failure *f)
+{
+    sb_autofd int dir =
+        openat(sup.snapshots, s->rec.id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir < 0 ||
+        (s->env.len != 0 && sb_write_at(dir, "env", s->env.data, s->env.len, 0600) < 0) ||
+        sb_record_write(&s->rec, dir) < 0)
+        return sb_failed_errno(f, "record", "cannot write the snapshot's record");
+    return 0;
+}
+
+/* The process that copies or syncs has ended. */
+static void job_done(struct sb_source *src, uint32_t events)
+{
+    struct snapshot *s = SB_OWNER(src, struct snapshot, job);
+    struct sb_box *b = s->box[0] != '\0' ? sb_box_find(s->box) : NULL;
+    struct sb_failure f;
+    siginfo_t info = {0};
+    (void)events;
+    waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
+    sb_loop_drop(src);
+    if (b != NULL && b->copied)
+        sb_freeze_copied(b);
+    int err = info.si_code == CLD_EXITED ? info.si_status : EINTR, rc = 0;
+    if (err != 0)
+        rc = sb_failed(&f, NULL, err, "snapshot", "cannot copy the sandbox's files");
+    if (rc == 0 && s->half[0] != '\0') {
+        if (renameat(sup.layers, s->half, sup.layers, s->half + 1) < 0)
+            rc = sb_failed_errno(&f, "snapshot", "rename of a layer");
+        else
+            s->half[0] = '\0';
+    }
+    if (rc < 0 || write_record(s, &f) < 0) {
+        failed(s, &f);
+        return;
+    }
+    s->whole = true;
+    answer(s, NULL);
+    if (s->unwanted)
+        drop(s);
+}
+
+/* What the process does: descriptors 3 (the sandbox) and 4 (the layer, or nothing to copy). */
+static int work(bool copy, bool sync)
+{
+    static const char *const upper[] = {"u", "usr.u"};
+    for (size_t i = 0; copy && i < sizeof upper / sizeof *upper; i++) {
+        struct stat st;
+        if (fstatat(3, upper[i], &st, AT_SYMLINK_NOFOLLOW) < 0)
+            continue;
+        if (mkdirat(4, upper[i], 0700) < 0)
+            return errno;
+        int from = openat(3, upper[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int to = openat(4, upper[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int err = from < 0 || to < 0 ? errno : sb_apply(from, to);
+        if (err != 0)
+            return err;
+    }
+    return sync && syncfs(copy ? 4 : 3) < 0 ? errno : 0;
+}
+
+static int start_job(struct snapshot *s, int dir, int layer, struct sb_failure *f)
+{
+    bool copy = layer >= 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (dup2(dir, 3) != 3 || dup2(copy ? layer : sup.null, 4) != 4 ||
+            close_range(5, ~0U, 0) < 0)
+            _exit(errno);
+        _exit(work(copy, !s->rec.owned)); /* a temporary one is not there after a power cut */
+    }
+    int fd = pid < 0 ? -1 : sb_lift(pidfd_open(pid, 0));
+    if (fd >= 0 && sb_loop_add(&s->job, fd, EPOLLIN, job_done) == 0)
+        return 0;
+    sb_failed_errno(f, "snapshot", "cannot start the copy");
+    if (pid > 0)
+        waitpid(pid, NULL, 0);
+    return -1;
+}
+
+/* The box stands still, or its memory pause keeps it so: its uppers are copied. */
+static int start_copy(struct snapshot *s, struct sb_box *b, struct sb_failure *f)
+{
+    char name[20];
+    uint64_t r;
+    sb_random(&r, sizeof r);
+    snprintf(name, sizeof name, "%016llx", (unsigned long long)r);
+    snprintf(s->half, sizeof s->half, ".%s", name);
+    sb_autofd int dir = sb_box_dir(b);
+    if (dir < 0 || mkdirat(sup.layers, s->half, 0700) < 0)
+        return sb_failed_errno(f, "snapshot", "cannot make a layer");
+    sb_autofd int layer = openat(sup.layers, s->half, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (layer < 0)
+        return sb_failed_errno(f, "snapshot", "open of a layer");
+    if (sb_list_add(&s->rec.layers, name, strlen(name)) < 0)
+        return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
+    return start_job(s, dir, layer, f);
+}
+
+/* A box at rest: its uppers become the layer. */
+static int seal(struct snapshot *s, struct sb_box *b, struct sb_failure *f)
+{
+    sb_autofd int dir = sb_box_dir(b);
+    if (dir < 0)
+        return sb_failed_errno(f, "directory", "open");
+    if (b->rec.seal[0] == '\0') {
+        uint64_t r;
+        sb_random(&r, sizeof r);
+        snprintf(b->rec.seal, sizeof b->rec.seal, "%016llx", (unsigned long long)r);
+        int rc = mkdirat(sup.layers, b->rec.seal, 0700);
+        if (rc == 0 && sb_list_add(&b->rec.layers, b->rec.seal, strlen(b->rec.seal)) < 0) {
+            errno = ENOMEM;
+            rc = -1;
+        }
+        if (rc < 0 || sb_box_save(b) < 0) {
+            sb_failed_errno(f, "snapshot", "cannot seal the sandbox's files");
+            sb_list_remove(&b->rec.layers, b->rec.seal);
+            sb_trash_put(sup.layers, b->rec.seal);
+            b->rec.seal[0] = '\0';
+            return -1;
+        }
+    }
+    if (sb_layers_seal(&b->rec, dir, f) < 0)
+        return -1;
+    b->rec.seal[0] = '\0';
+    if (sb_box_save(b) < 0)
+        return sb_failed_errno(f, "record", "cannot write the record");
+    for (const char *e = NULL; (e = sb_list_next(&b->rec.layers, e)) != NULL;)
+        if (!sb_list_has(&s->rec.layers, e, strlen(e)) &&
+            sb_list_add(&s->rec.layers, e, strlen(e)) < 0)
+            return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
+    return start_job(s, dir, -1, f);
+}
+
+static struct snapshot *waiting_for(const struct sb_box *b)
+{
+    struct snapshot *s = all;
+    while (s != NULL && (!s->waiting || strcmp(s->box, b->rec.id) != 0))
+        s = s->next;
+    return s;
+}
+
+void sb_snapshot_frozen(struct sb_box *b)
+{
+    struct sb_failure f;
+    struct snapshot *s = waiting_for(b);
+    if (s != NULL && start_copy(s, b, &f) == 0) {
+        s->waiting = false;
+        return;
+    }
+    sb_freeze_copied(b);
+    if (s != NULL)
+        failed(s, &f);
+}
+
+void sb_snapshot_not_frozen(struct sb_box *b, const struct sb_failure *f)
+{
+    struct snapshot *s = waiting_for(b);
+    b->copied = false;
+    if (s != NULL)
+        failed(s, f);
+}
+
+/* What the copies have from it: the same template, layers, settings; neither its life nor its labels. */
+static int describe(struct snapshot *s, const struct sb_box *b, struct sb_failure *f)
+{
+    const struct sb_record *from = &b->rec;
+    struct sb_record *r = &s->rec;
+    const struct {
+        const char *from;
+        char **to;
+    } text[] = {{from->template, &r->template}, {from->base, &r->base},
+                {from->rootfs, &r->rootfs},     {from->user, &r->user},
+                {from->cwd, &r->cwd},           {from->hostname, &r->hostname}};
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        if (text[i].from != NULL && (*text[i].to = strdup(text[i].from)) == NULL)
+            return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
+    for (const char *e = NULL; (e = sb_list_next(&from->layers, e)) != NULL;)
+        if (sb_list_add(&r->layers, e, strlen(e)) < 0)
+            return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
+    r->state = SB_BOX_PAUSED;
+    r->created_ms = sb_wall_ms();
+    r->allow_setuid = from->allow_setuid;
+    r->limit_processes = from->limit_processes;
+    r->limit_files = from->limit_files;
+    r->limit_commands = from->limit_commands;
+    r->limit_output = from->limit_output;
+    r->limit_env = from->limit_env;
+    r->range = -1;
+    r->mode = from->mode;
+    r->sub_uid = from->sub_uid;
+    r->sub_gid = from->sub_gid;
+    r->sub_count = from->sub_count;
+    size_t n = 0;
+    sb_autofd int dir = sb_box_dir(b);
+    s->env.data = dir < 0 ? NULL : sb_read_at(dir, "env", SB_ENV_MAX, &n);
+    s->env.len = s->env.data != NULL ? n : 0;
+    if (dir < 0 || (s->env.data == NULL && errno != ENOENT))
+        return sb_failed_errno(f, "env", "cannot read");
+    return 0;
+}
+
+static int name_of(const struct sb_wire_in *in, char name[SB_ID_MAX + 1], struct sb_failure *f)
+{
+    struct sb_field_view v;
+    if (!sb_read_find(&in->fields, SB_F_SNAPSHOT, &v))
+        sb_uuid(name);
+    else if (!sb_id_valid((const char *)v.data, v.len))
+        return sb_failed(f, "InvalidArgument", 0, "snapshot",
+                         "a name is 1 to 128 letters, digits, dots, dashes, underscores");
+    else {
+        memcpy(name, v.data, v.len);
+        name[v.len] = '\0';
+    }
+    return 0;
+}
+
+static size_t count(const struct sb_list *l)
+{
+    size_t n = 0;
+    for (const char *e = NULL; (e = sb_list_next(l, e)) != NULL;)
+        n++;
+    return n;
+}
+
+/* Begins with whatever the box's state allows. */
+static int begin(struct snapshot *s, struct sb_box *b, struct sb_failure *f)
+{
+    bool rests = b->proc.fd < 0 && (b->rec.state == SB_BOX_PAUSED || b->rec.state == SB_BOX_FAILED);
+    if (count(&b->rec.layers) >= SB_SEALED_MAX)
+        return sb_failed(f, "LimitExceeded", 0, "snapshot",
+                         "sandbox %s stands on %d snapshots already", b->rec.id, SB_SEALED_MAX);
+    if (rests)
+        return seal(s, b, f);
+    snprintf(s->box, sizeof s->box, "%s", b->rec.id);
+    if (b->rec.state == SB_BOX_PAUSED && b->rec.kept == SB_KEPT_MEMORY && !b->dying) {
+        b->copied = start_copy(s, b, f) == 0;
+        return b->copied ? 0 : -1;
+    }
+    s->waiting = true;
+    if (b->rec.state != SB_BOX_RUNNING)
+        return sb_failed(f, "Busy", 0, "snapshot", "sandbox %s is starting or being paused",
+                         b->rec.id);
+    if (sb_freeze_begin(b, f) < 0)
+        return -1;
+    b->copied = true;
+    return 0;
+}
+
+static void maker_ended(struct sb_source *src, uint32_t events)
+{
+    struct snapshot *s = SB_OWNER(src, struct snapshot, maker);
+    (void)events;
+    sb_loop_drop(src);
+    s->unwanted = true;
+    if (s->whole)
+        drop(s);
+}
+
+static int watch_maker(struct snapshot *s, int pidfd)
+{
+    return pidfd < 0 ? -1 : sb_loop_add(&s->maker, pidfd, EPOLLIN, maker_ended);
+}
+
+int sb_snapshot_take(struct sb_conn *c, const struct sb_wire_in *in, struct sb_box *b,
+                     struct sb_failure *f)
+{
+    char name[SB_ID_MAX + 1];
+    if (name_of(in, name, f) < 0)
+        return -1;
+    if (b->copied)
+        return sb_failed(f, "Busy", 0, "snapshot", "another snapshot of sandbox %s is being taken",
+                         b->rec.id);
+    if (mkdirat(sup.snapshots, name, 0700) < 0)
+        return errno == EEXIST
+                   ? sb_failed(f, "AlreadyExists", EEXIST, "snapshot",
+                               "there is a snapshot %s already", name)
+                   : sb_failed_errno(f, "snapshot", "cannot make the snapshot's directory");
+    struct snapshot *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        unlinkat(sup.snapshots, name, AT_REMOVEDIR);
+        return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
+    }
+    snprintf(s->rec.id, sizeof s->rec.id, "%s", name);
+    s->job.fd = s->maker.fd = -1;
+    s->asker = c;
+    s->req = in->head.req;
+    s->next = all;
+    all = s;
+    int rc = 0;
+    if (sb_read_u64(&in->fields, SB_F_TEMPORARY, 0) != 0) {
+        s->rec.owned = true;
+        if (c->pidfd < 0 || sb_ident_of(c->pidfd, c->pid, &s->rec.owner) < 0 ||
+            watch_maker(s, sb_lift(fcntl(c->pidfd, F_DUPFD_CLOEXEC, 0))) < 0)
+            rc = sb_failed(f, "Closed", 0, "owner", "the owner has ended");
+    }
+    if (rc == 0 && describe(s, b, f) == 0 && begin(s, b, f) == 0)
+        return 0;
+    s->asker = NULL;
+    drop(s);
+    return -1;
+}
+
+/* ---- listing, deleting, the end of makers ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(struct snapshot *const *)a)->rec.id, (*(struct snapshot *const *)b)->rec.id);
+}
+
+int sb_snapshot_list(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_packer p;
+    size_t n = 0, room = 1;
+    for (const struct snapshot *s = all; s != NULL; s = s->next)
+        room++;
+    struct snapshot **list = calloc(room, sizeof *list);
+    if (list == NULL)
+        return sb_failed(f, NULL, ENOMEM, "list", "memory");
+    for (struct snapshot *s = all; s != NULL; s = s->next)
+        if (s->whole && !s->rec.owned)
+            list[n++] = s;
+    qsort(list, n, sizeof *list, by_name);
+    for (size_t i = 0; i < n && c->src.fd >= 0; i++) {
+        sb_conn_begin(&p, SB_PART, in->head.req);
+        sb_pack_str(&p, SB_F_SNAPSHOT, list[i]->rec.id);
+        if (list[i]->rec.template != NULL)
+            sb_pack_str(&p, SB_F_TEMPLATE, list[i]->rec.template);
+        sb_pack_u64(&p, SB_F_CREATED_MS, (uint64_t)list[i]->rec.created_ms);
+        sb_conn_send(c, &p, NULL, 0);
+    }
+    free(list);
+    sb_conn_begin(&p, SB_REPLY, in->head.req);
+    sb_conn_send(c, &p, NULL, 0);
+    return 0;
+}
+
+static void look_for_copy(struct sb_box *b, void *arg)
+{
+    struct wanted *w = arg;
+    w->found = w->found || (b->rec.snapshot != NULL && strcmp(b->rec.snapshot, w->name) == 0 &&
+                            b->goal != SB_GOAL_DESTROY);
+}
+
+int sb_snapshot_delete(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    char name[SB_ID_MAX + 1];
+    if (name_of(in, name, f) < 0)
+        return -1;
+    struct snapshot *s = find(name);
+    if (s == NULL)
+        return sb_failed(f, "NotFound", ENOENT, "snapshot", "there is no snapshot %s", name);
+    struct wanted w = {name, !s->whole};
+    if (!s->rec.owned)
+        sb_box_each(look_for_copy, &w);
+    if (w.found)
+        return sb_failed(f, "Busy", EBUSY, "snapshot", "snapshot %s is in use", name);
+    drop(s);
+    struct sb_packer p;
+    sb_conn_begin(&p, SB_REPLY, in->head.req);
+    sb_conn_send(c, &p, NULL, 0);
+    return 0;
+}
+
+void sb_snapshot_conn_gone(const struct sb_conn *c)
+{
+    for (struct snapshot *s = all; s != NULL; s = s->next)
+        if (s->asker == c)
+            s->asker = NULL;
+}
+
+static void load(const char *name)
+{
+    sb_autofd int dir =
+        openat(sup.snapshots, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct sb_record rec;
+    if (dir < 0 || !sb_id_valid(name, strlen(name)))
+        return;
+    if (faccessat(dir, "record", F_OK, AT_SYMLINK_NOFOLLOW) < 0) {
+        sb_trash_put(sup.snapshots, name); /* was never whole */
+        return;
+    }
+    struct snapshot *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return;
+    /* A damaged one stays on the disk, and nobody finds it: its layers would be missing. */
+    int rc = sb_record_read(&rec, dir, name);
+    s->rec = rec;
+    s->job.fd = s->maker.fd = -1;
+    int owner = rc == 0 && rec.owned ? sb_ident_open(&rec.owner) : -1;
+    if (rc < 0 || (rec.owned && watch_maker(s, owner) < 0)) {
+        unsure = unsure || rc < 0;
+        if (rc == 0)
+            sb_trash_put(sup.snapshots, name);
+        sb_record_free(&s->rec);
+        free(s);
+        return;
+    }
+    s->whole = true;
+    s->next = all;
+    all = s;
+}
+
+void sb_snapshot_start(void)
+{
+    each(sup.snapshots, load);
+    sb_snapshot_prune();
+}

@@ -72,7 +72,7 @@ void sb_slot_clean_works(int dir);
 int sb_slot_make_dirs(int dir, const struct sb_template *t, struct sb_failure *f);
 /* `names`: of layers between, the lowest first; NULL: none. */
 int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
-                   const struct sb_template *t, const struct sb_list *sealed, bool allow_setuid,
+                   const struct sb_template *t, const struct sb_list *names, bool allow_setuid,
                    struct sb_failure *f);
 /* What a pid 1 on its way may still be mounting; and what nobody else has, at an idle moment. */
 void sb_layers_close(struct sb_layers *l);

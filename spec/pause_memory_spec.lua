@@ -393,7 +393,7 @@ describe("pause that keeps memory", function()
     local box = sandbar.assert(own:create { id = "kept" })
     local p = counting(box)
     sandbar.assert(box:pause())
-    for _ = 1, 2 do
+    for _ = 1, 8 do
       local other = core.engine { root = root, linger = 0 }
       local pid = sandbar.assert(wait.op(other:request("hello", { version = 1, linger_ms = 0 }), 10, "hello")).fields.pid
       helper.shell("kill -KILL " .. pid)

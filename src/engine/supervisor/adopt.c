@@ -75,16 +75,24 @@ static bool hold(struct sb_box *b, int pidfd)
     return false;
 }
 
-/* A running one may have been frozen by a supervisor that did not get to say so. One that is paused answers when it
- * has been thawed. */
-static void watch_again(struct sb_box *b, int dir)
+void sb_adopt_reach(struct sb_box *b)
+{
+    sb_autofd int dir = sb_box_dir(b);
+    int control = dir < 0 ? -1 : reach(dir);
+    if (control >= 0)
+        sb_guest_attach(b, control);
+}
+
+/* A running one may have been frozen by a supervisor that did not get to say so. One whose group is frozen takes no
+ * connections: each would fill its socket's queue a little more, until it is thawed. */
+static void watch_again(struct sb_box *b)
 {
     bool paused = b->rec.state == SB_BOX_PAUSED;
+    if (paused && b->group.dir >= 0)
+        return;
     if (!paused)
         sb_freeze_loosen(b);
-    int control = reach(dir);
-    if (control >= 0 && sb_guest_attach(b, control) == 0 && paused)
-        return;
+    sb_adopt_reach(b);
     if (b->guest.fd >= 0)
         b->step_due_ms = sb_real_ms() + HELLO_AGAIN_MS;
     else if (!is_over(b)) /* else the next tick ends it by its lifetime */
@@ -146,7 +154,7 @@ static void adopt(const char *id, int dir)
     bool frozen = state == SB_BOX_PAUSED && b->rec.kept == SB_KEPT_MEMORY;
     bool over = same_boot && b->rec.on_expiry == SB_EXPIRY_DESTROY && is_over(b);
     if (live && (state == SB_BOX_RUNNING || frozen)) {
-        watch_again(b, dir);
+        watch_again(b);
     } else if (live) {
         finish(b, state == SB_BOX_CREATING);
     } else if (state == SB_BOX_CREATING || (state == SB_BOX_RUNNING && over) ||

@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "adopt.h"
 #include "life.h"
 #include "snapshot.h"
 #include "wire.h"
@@ -83,7 +84,7 @@ static void freezing_ready(struct sb_source *src, uint32_t events)
     struct sb_box *b = SB_OWNER(src, struct sb_box, freezing);
     (void)events;
     sb_box_stir(b);
-    if (sb_cgroup_stands(src->fd))
+    if (!b->dying && sb_cgroup_stands(src->fd))
         frozen(b);
 }
 
@@ -113,8 +114,10 @@ void sb_freeze_go_on(struct sb_box *b)
 {
     sb_loop_drop(&b->freezing);
     sb_box_stir(b);
-    b->step_due_ms = b->greeted ? 0 : sb_real_ms() + HELLO_MS;
     sb_freeze_loosen(b);
+    if (b->guest.fd < 0)
+        sb_adopt_reach(b);
+    b->step_due_ms = b->greeted ? 0 : sb_real_ms() + HELLO_MS;
     if (b->guest.fd < 0 || send_epoch(b, SB_G_THAW, 0) < 0)
         sb_guest_kill(b, "it takes no messages");
     else

@@ -177,6 +177,8 @@ static void handle(struct sb_box *b, const struct sb_wire_in *in)
             sb_guest_set_up(b);
         else if (b->rec.state == SB_BOX_RUNNING)
             greeted_again(b, in);
+        else
+            b->step_due_ms = 0; /* paused, and awake */
         return;
     case SB_G_NEED_LEAVES:
         if (b->greeted)

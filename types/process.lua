@@ -9,7 +9,7 @@
 ---@field dropped integer
 ---@field stdin sandbar.Input
 ---@field stdout sandbar.Output
----@field stderr sandbar.Output absent when merged into stdout
+---@field stderr? sandbar.Output absent when merged into stdout, and on a terminal
 local Process = {}
 
 --- An iterator of fd, data, offset over both streams as output arrives. In a `for` a failure raises; `:next()` returns
@@ -40,11 +40,12 @@ function Process:wait(options) end
 ---@return boolean
 function Process:running() end
 
---- Not in this version: Unsupported.
----@param size { cols: integer, rows: integer }
+--- Its terminal has this size from now on; the programs on it get SIGWINCH.
+---@param size sandbar.TerminalSize
+---@param options? { timeout?: sandbar.Timeout }
 ---@return true? ok
----@return sandbar.Error? err
-function Process:resize(size) end
+---@return sandbar.Error? err NotFound: it has ended, and its terminal is gone; InvalidArgument: it has none
+function Process:resize(size, options) end
 
 --- It goes on after its scope, and its output goes to the bounded tail from now on, for whoever attaches. What had come
 --- before can still be read here, up to an end.
@@ -71,14 +72,17 @@ function Process:close(options) end
 ---@class sandbar.Input
 local Input = {}
 
---- Writes all of it, waiting for the process to take it.
+--- Writes all of it, waiting for the process to take it. To a terminal it is typed: "\3" interrupts the job in the
+--- foreground, "\4" at the start of a line ends the input, "\26" suspends; while input comes by lines, the system keeps
+--- 4095 bytes of a line.
 ---@param data string
 ---@param options? { timeout?: sandbar.Timeout }
 ---@return integer? written bytes accepted: all, unless the time was over (then with Timeout as second result)
 ---@return sandbar.Error? err Closed
 function Input:write(data, options) end
 
---- The process sees the end of its input. Idempotent.
+--- The process sees the end of its input. On a terminal that is as if the end had been typed; a program that has put
+--- it into raw mode is not told. Idempotent.
 ---@return true
 function Input:close() end
 

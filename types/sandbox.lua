@@ -14,6 +14,8 @@
 ---@field scope? sandbar.Scope what ends it (default: the sandbox handle's)
 ---@field tag? string
 ---@field time_limit? sandbar.Duration|false the process's own clock
+---@field pty? sandbar.TerminalSize on a terminal of its own: stdout has all output, with the terminal's ends of lines ("\r\n");
+---  stderr is "" or absent; TERM is xterm-256color unless the environment has one. Not for pipelines
 ---@field timeout? sandbar.Timeout of exec or start itself (default: none)
 
 ---@class sandbar.ExecOptions: sandbar.CommandOptions
@@ -25,12 +27,16 @@
 ---@field on_output? fun(data: string, fd: 1|2): false? called as it arrives; false kills; it may wait
 
 ---@class sandbar.StartOptions: sandbar.CommandOptions
----@field stdin? "pipe"|string|(fun(): string?)|any absent: at its end
+---@field stdin? "pipe"|string|(fun(): string?)|any absent: at its end; with pty "pipe"
 ---@field stdout? "pipe"|"ignore"|"tail" "tail": the last 64 KiB are kept, the process never waits for a reader; p.stdout
 ---  gives them when it has ended, attach also before, unless the starter's handle holds a pipe of it (default "pipe")
 ---@field stderr? "pipe"|"ignore"|"tail"|"stdout" likewise; "stdout" merges
 ---@field detached? boolean goes on after the scope (default false)
----@field pty? { cols: integer, rows: integer } (not in this version: Unsupported)
+
+--- 1 to 65535 each.
+---@class sandbar.TerminalSize
+---@field cols integer
+---@field rows integer
 
 ---@class sandbar.Result
 ---@field ok boolean exited with 0
@@ -54,6 +60,7 @@
 ---@field detached boolean
 ---@field running boolean
 ---@field start_ns integer when it was started, in nanoseconds of the machine's monotonic clock
+---@field pty? sandbar.TerminalSize of its terminal, if it has one; 0 and 0 once that is gone
 
 --- What a reference must match, else NotFound.
 ---@class sandbar.Expect

@@ -118,7 +118,9 @@ local function open_lease(state)
     state._lease = r.object
     local tails = record.tails(r.parts)
     stream.supply(state.stdout, out, tails[1])
-    stream.supply(state.stderr, errs, tails[2])
+    if state.stderr then
+      stream.supply(state.stderr, errs, tails[2])
+    end
     return true
   end
 end
@@ -154,7 +156,7 @@ function attach.attach(to, target, expect, timeout)
   local handle = process.handle(state)
   local tails = record.tails(r.parts)
   local running = (r.fields.running or 0) ~= 0
-  for fd, name in ipairs { "out", "err" } do
+  for fd, name in ipairs(state._record.pty and { "out" } or { "out", "err" }) do
     local native = r.object["std" .. name](r.object)
     state["std" .. name] = stream.output("std" .. name, {
       native = native,
@@ -168,7 +170,8 @@ function attach.attach(to, target, expect, timeout)
   if r.object:stdout() or r.object:stderr() then
     to.readers[serial] = state
   end
-  state.stdin = stream.input(r.object:stdin(), handle)
+  state._kept_in = r.object:stdin() ~= nil
+  state.stdin = process.input(state, handle, true)
   return handle
 end
 

@@ -9,10 +9,13 @@ local values = require "sandbar.local.values"
 local SHELL = "/bin/sh"
 local MAX_STRING = 131071 -- bytes of one argument or NAME=value the kernel takes
 local MAX_ENV = 262144
+local MAX_SIDE = 65535 -- columns and rows of a terminal
 
-local IO_NULL, IO_PIPE, IO_TAIL, IO_MERGE = 0, 1, 2, 3
+local IO_NULL, IO_PIPE, IO_TAIL, IO_MERGE, IO_TERMINAL = 0, 1, 2, 3, 4
 
 local command = {}
+
+local invalid, unsupported = values.invalid, values.unsupported
 
 -- Options common to exec and start, for check.options.
 command.SCHEMA = {
@@ -33,6 +36,8 @@ command.SCHEMA = {
   timeout = "timeout",
 }
 
+command.SIZE = { cols = "!number", rows = "!number" }
+
 -- SCHEMA and what one call adds to it.
 function command.schema(extra)
   local out = {}
@@ -44,8 +49,6 @@ function command.schema(extra)
   end
   return out
 end
-
-local invalid, unsupported = values.invalid, values.unsupported
 
 local function check_vector(argv, what)
   if #argv == 0 then
@@ -107,6 +110,21 @@ function command.shape(fname, cmd, opts)
   if opts.env then
     check.map(fname, 2, "env", opts.env, "secret", 2)
   end
+  if opts.pty then
+    check.options(fname, 2, opts.pty, command.SIZE, 2)
+  end
+end
+
+-- Columns and rows of a terminal, or nil and an error.
+function command.size(size, name)
+  for _, side in ipairs { "cols", "rows" } do
+    local n = size[side]
+    if n % 1 ~= 0 or n < 1 or n > MAX_SIDE then
+      return invalid(name, ("%s: %s must be a whole number from 1 to %d, and is %s"):format(
+        name, side, MAX_SIDE, tostring(n)))
+    end
+  end
+  return { cols = size.cols, rows = size.rows }
 end
 
 -- The stages of a pipeline; one for a plain command.
@@ -199,15 +217,29 @@ local function time_limit(value)
   return math.max(math.ceil(seconds * 1000), 1)
 end
 
+-- Puts a terminal into the request. It has one stream each way.
+local function on_terminal(f, opts, stages)
+  if stages > 1 then
+    return invalid("pty", "pty: a pipeline has no terminal; give it as one string to a shell that has one")
+  elseif opts.stdout == "ignore" then
+    return invalid("stdout", "stdout = \"ignore\": the output of a terminal is read or kept as a tail")
+  elseif opts.stderr ~= nil and opts.stderr ~= "stdout" then
+    return invalid("stderr", ("stderr = %q: on a terminal it comes together with stdout"):format(opts.stderr))
+  end
+  local size, err = command.size(opts.pty, "pty")
+  if not size then
+    return nil, err
+  end
+  f.err_mode, f.cols, f.rows = IO_TERMINAL, size.cols, size.rows
+  return true
+end
+
 -- `cmd` and `opts` checked by SCHEMA and shape -> the request's fields, or nil and an error.
 -- `capture`: exec, where "tail" makes no sense.
 function command.fields(cmd, opts, limits, capture)
   local stages, err = stages_of(cmd, opts)
   if not stages then
     return nil, err
-  end
-  if opts.pty then
-    return unsupported("pty", "pty: terminals are not there yet on the local engine")
   end
   if opts.cwd or opts.user or opts.tag then
     for _, name in ipairs { "cwd", "user", "tag" } do
@@ -252,6 +284,13 @@ function command.fields(cmd, opts, limits, capture)
   f.err_mode, err = output_mode("stderr", opts.stderr, not capture)
   if err then
     return nil, err
+  end
+  if opts.pty then
+    local ok
+    ok, err = on_terminal(f, opts, #stages)
+    if not ok then
+      return nil, err
+    end
   end
   f.in_mode = opts.stdin ~= nil and IO_PIPE or IO_NULL
   f.time_limit_ms, err = time_limit(opts.time_limit)

@@ -2,6 +2,7 @@
 -- kept by the engine, its output by its pipes (stream.lua).
 
 local check = require "sandbar.check"
+local command = require "sandbar.command"
 local core = require "sandbar.core"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
@@ -16,6 +17,7 @@ local wait = require "sandbar.wait"
 
 local MAX_UNREAD = 67108864 -- what wait{ output = true } keeps for later reads, a stream
 local KILL_GRACE = 5
+local STDIN = 1 -- of the engine's bits
 
 local process = {}
 
@@ -166,10 +168,26 @@ function methods:running()
   return not state._closed and not core.collected(self) and not has_ended(state)
 end
 
-function methods:resize(size)
+function methods:resize(size, opts)
+  local state = state_of(self)
   check.arg("resize", 1, size, "table")
-  state_of(self)
-  return fail("Unsupported", "resize", "terminals are not there yet on the local engine")
+  size = check.options("resize", 1, size, command.SIZE)
+  opts = check.options("resize", 2, opts, check.TIMEOUT)
+  local fields, err = command.size(size, "size")
+  local timeout
+  if fields then
+    timeout, err = check.timeout(opts, "resize")
+  end
+  if err then
+    return nil, errors.from(err, "resize")
+  end
+  if state._exit or state._native:exited() then
+    return fail("NotFound", "resize", ("process %d has ended, and its terminal is gone"):format(state.pid))
+  end
+  fields.serial = state._serial
+  local r
+  r, err = state._link:call("request", "resize", timeout, "resize", fields)
+  return r and true, err
 end
 
 --- Its output is for others to read now, and drained until then.
@@ -264,7 +282,7 @@ function methods:close(opts)
   if state.stderr then
     state.stderr:close()
   end
-  state.stdin:close()
+  stream.leave(state.stdin)
   process.give_back(state)
   return ok, err
 end
@@ -297,6 +315,24 @@ local function adopt(_, state)
   end
   state._guard = state._guard or own.guard(state._release, "process", state._link.id)
   return true
+end
+
+-- The end of its input. Of a process that others may attach to, pid 1 keeps the pipe open as well (`_kept_in`).
+function process.end_input(state, native)
+  native:close_write()
+  if state._kept_in then
+    local box = state._link.box
+    state._kept_in = nil
+    state._end_op = box and box:open_() and box:request("release", { serial = state._serial, streams = STDIN })
+  end
+end
+
+-- Its stdin; `open`: for the program to write to.
+function process.input(state, handle, open)
+  local native = open and state._native:stdin() or nil
+  return stream.input(native, handle, native and function()
+    process.end_input(state, native)
+  end)
 end
 
 -- The handle of a process's state.

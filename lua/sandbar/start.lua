@@ -28,7 +28,7 @@ local function feed(state, source)
         ok, chunk = false, ("the stdin function gave a %s instead of a string"):format(type(chunk))
       end
       if not ok then
-        stdin:close_write()
+        process.end_input(state, stdin)
         error(chunk, 0)
       end
       if chunk == nil then
@@ -39,15 +39,15 @@ local function feed(state, source)
         return
       end
     end
-    stdin:close_write()
+    process.end_input(state, stdin)
   end
   local ok = own.background(state._scope, run)
   if not ok then
-    stdin:close_write()
+    process.end_input(state, stdin)
   end
 end
 
-local MODE_NAMES = { [0] = "ignore", [1] = "pipe", [2] = "tail", [3] = "merged" }
+local MODE_NAMES = { [0] = "ignore", [1] = "pipe", [2] = "tail", [3] = "merged", [4] = "merged" }
 
 -- Output of a "tail" process is read when it has ended.
 local function open_tail(state, fd)
@@ -88,6 +88,12 @@ function start.run(to, cmd, opts)
   if not fields then
     return nil, errors.from(err, "start")
   end
+  local typed = opts.stdin == "pipe"
+  if opts.pty then
+    fields.keep_in = 1
+    typed = typed or opts.stdin == nil -- a terminal is there to be typed at
+    fields.in_mode = 1
+  end
   local timeout
   timeout, err = check.timeout(opts, "start")
   if err then
@@ -117,6 +123,7 @@ function start.run(to, cmd, opts)
     _began = core.now(),
     _release = r.release,
     _sandbox = to.handle,
+    _kept_in = opts.pty ~= nil or opts.detached,
   }
   audit.emit("acquire", { what = "process", op = "start", id = to.id, pid = state.pid })
   local handle = process.handle(state)
@@ -124,7 +131,7 @@ function start.run(to, cmd, opts)
   if r.object:stdout() or r.object:stderr() then -- else it goes to the tail, for whoever attaches
     to.readers[state._serial] = state
   end
-  state.stdin = stream.input(opts.stdin == "pipe" and r.object:stdin() or nil, handle)
+  state.stdin = process.input(state, handle, typed)
   if scope and not opts.detached then
     state._guard = own.guard(r.release, "process", to.id)
     local held
@@ -140,7 +147,7 @@ function start.run(to, cmd, opts)
   if whole then
     local stdin = r.object:stdin()
     state._feed = stdin:write(whole)
-    stdin:close_write()
+    process.end_input(state, stdin)
   elseif source then
     feed(state, source)
   end

@@ -372,7 +372,9 @@ function input:close()
   local state = core.state(self, input_class)
   if not state._closed then
     state._closed = true
-    if state._native then
+    if state._finish then
+      state._finish()
+    elseif state._native then
       state._native:close_write()
     end
   end
@@ -386,8 +388,20 @@ input_class = core.class("Input", input, {
   end,
 })
 
-function stream.input(native, process)
-  return core.handle(input_class, { _native = native, _process = process })
+-- Its program writes no more, and others may.
+function stream.leave(handle)
+  local state = core.state(handle, input_class)
+  if not state._closed then
+    state._closed = true
+    if state._native then
+      state._native:close_write()
+    end
+  end
+end
+
+-- `finish`: how its end is told, where that is more than an end of the pipe.
+function stream.input(native, process, finish)
+  return core.handle(input_class, { _native = native, _process = process, _finish = finish })
 end
 
 -- For merge.lua.

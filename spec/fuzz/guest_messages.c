@@ -12,6 +12,7 @@
 #include "guest/proc.c"
 #include "guest/started.c"
 #include "guest/tail.c"
+#include "guest/term.c"
 
 /* Every string must end where the kernel would look for its end. */
 static size_t touched;

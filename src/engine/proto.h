@@ -97,8 +97,10 @@ enum sb_msg_type {
     /* caller -> pid 1 */
     SB_C_PING = 96, /* -> reply */
     SB_C_EXEC, /* stage, arg*, [stage, arg* ...], env*, clean_env, user, cwd, tag, in_mode, out_mode,
-                        err_mode, detached, time_limit_ms, whole -> serial, pid, start_ns, streams; fds in
-                        the order of the bits of `streams`. Later SB_EXITED with req = 0.
+                        err_mode, detached, keep_in, cols, rows (of a terminal), time_limit_ms, whole ->
+                        serial, pid, start_ns, streams; fds in the order of the bits of `streams`. Later
+                        SB_EXITED with req = 0.
+                        keep_in: whoever attaches later may write to it, too.
                         whole: the asker waits for the end anyway. The answer may come then, and instead of
                         streams and SB_EXITED carry that one's fields, last of all data and data_err */
     SB_C_SIGNAL, /* serial, signal, group -> count: how many processes it was delivered to */
@@ -107,12 +109,14 @@ enum sb_msg_type {
     SB_C_WAIT, /* serial -> SB_EXITED as the answer, at once or when it ends */
     SB_C_ATTACH, /* serial | pid | tag; start_ns (0 = any), lease -> SB_PART: stream, data (the tail),
                         then a process record with streams and fds when lease was asked for and given */
-    SB_C_RELEASE, /* serial: the lease on its output ends, pid 1 drains into the tail -> reply */
-    SB_C_DETACH,  /* serial: outlives scope and connection -> reply */
-    SB_C_LIST,    /* -> SB_PART: a process record each (serial, pid, start_ns, tag, arg*, cwd, user,
-                        detached, running), then SB_REPLY */
-    SB_C_FILE,    /* file_op, ... see enum sb_file_op; answered by a worker process */
-    SB_C_TELL,    /* req: of an SB_C_EXEC with `whole`, whose answer is wanted now -> reply */
+    SB_C_RELEASE, /* serial, streams: the lease on its output ends, pid 1 drains into the tail; of stdin
+                        the end that pid 1 keeps is closed -> reply */
+    SB_C_DETACH, /* serial: outlives scope and connection -> reply */
+    SB_C_LIST,   /* -> SB_PART: a process record each (serial, pid, start_ns, tag, arg*, cwd, user,
+                        detached, running, and of a terminal cols and rows), then SB_REPLY */
+    SB_C_FILE,   /* file_op, ... see enum sb_file_op; answered by a worker process */
+    SB_C_TELL,   /* req: of an SB_C_EXEC with `whole`, whose answer is wanted now -> reply */
+    SB_C_RESIZE, /* serial, cols, rows: of its terminal -> reply */
 };
 
 /* Bits of the `streams` field, and its order of descriptors. */
@@ -125,6 +129,9 @@ enum sb_stdio {
     SB_IO_PIPE = 1,  /* a pipe whose far end goes to the asker */
     SB_IO_TAIL = 2,  /* output only: drained by pid 1 into a tail of SB_TAIL_BYTES */
     SB_IO_MERGE = 3, /* stderr only: the same as stdout */
+    /* As err_mode: all three are a terminal. in_mode and out_mode say where its far side goes; with
+     * SB_IO_NULL as in_mode its input ends at once. */
+    SB_IO_TERMINAL = 4,
 };
 
 #define SB_TAIL_BYTES 65536    /* kept per stream once nobody reads */
@@ -194,7 +201,8 @@ enum sb_file_op {
     X(90, GRACE_MS, grace_ms, U) X(91, LEASE, lease, U) X(92, STREAM, stream, U) \
     X(93, DATA, data, B) X(94, DROPPED, dropped, U) X(95, RUNNING, running, U) \
     X(96, DROPPED_ERR, dropped_err, U) X(97, WHOLE, whole, U) \
-    X(98, DATA_ERR, data_err, B) X(99, REQ, req, U) \
+    X(98, DATA_ERR, data_err, B) X(99, REQ, req, U) X(100, KEEP_IN, keep_in, U) \
+    X(101, COLS, cols, U) X(102, ROWS, rows, U) \
     /* files */ \
     X(110, FILE_OP, file_op, U) X(111, OFLAGS, oflags, U) X(112, MODE, mode, U) \
     X(113, OWNER, owner, B) X(114, EXCLUSIVE, exclusive, U) X(115, APPEND, append, U) \

@@ -292,6 +292,7 @@ static void dispatch(struct request *r)
     case SB_C_DETACH:
     case SB_C_LIST:
     case SB_C_TELL:
+    case SB_C_RESIZE:
         proc_request(r);
         break;
     default: /* from a newer caller */

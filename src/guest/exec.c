@@ -4,13 +4,14 @@
 #include "proc.h"
 #include "spawn.h"
 #include "str.h"
+#include "term.h"
 
 /* What the fields say. Strings point into the message, where string_of makes room for their zero: the
  * message can be searched by tag only before that. */
 struct wish {
     size_t nargs, nenv, nstages, record;
     struct sb_field_view user, cwd, tag;
-    uint64_t in, out, err, detached, clean, limit_ms, whole;
+    uint64_t in, out, err, detached, clean, limit_ms, whole, keep_in, cols, rows;
     const char *wrong;
 };
 
@@ -90,6 +91,15 @@ static void wish_read(struct wish *w, const struct request *r)
         case SB_F_WHOLE:
             w->whole = sb_field_u64(&f, 0);
             break;
+        case SB_F_KEEP_IN:
+            w->keep_in = sb_field_u64(&f, 0);
+            break;
+        case SB_F_COLS:
+            w->cols = sb_field_u64(&f, 0);
+            break;
+        case SB_F_ROWS:
+            w->rows = sb_field_u64(&f, 0);
+            break;
         default:
             break;
         }
@@ -98,8 +108,10 @@ static void wish_read(struct wish *w, const struct request *r)
         w->wrong = "there is no program to run";
     if (w->nstages > 64)
         w->wrong = "more than 64 stages";
-    if (w->in > SB_IO_PIPE || w->out > SB_IO_TAIL || w->err > SB_IO_MERGE)
+    if (w->in > SB_IO_PIPE || w->out > SB_IO_TAIL || w->err > SB_IO_TERMINAL)
         w->wrong = "an unknown stdio mode";
+    if (w->err == SB_IO_TERMINAL && (w->nstages > 1 || w->out == SB_IO_NULL))
+        w->wrong = "a terminal is for one stage, whose output somebody takes";
     if (has_zero(&w->user) || has_zero(&w->cwd) || has_zero(&w->tag))
         w->wrong = "user, cwd or tag contain a zero byte";
     if (w->cwd.len >= PATH_MAX)
@@ -234,6 +246,7 @@ static struct {
     void *vectors;
     char **argv;      /* of the stage that is being started */
     int in, out, err; /* our ends of its pipes */
+    struct term *term;
     int pid;
 } start;
 
@@ -271,6 +284,7 @@ static void start_end(void)
     close_fd(&start.err);
     mem_free(start.vectors);
     mem_free(start.p);
+    term_free(start.term);
     if (start.w.user.len > 0)
         mem_free((void *)start.l.user);
     start.pid = 0;
@@ -344,7 +358,8 @@ static void stream_begin(struct stream *s, int *fd, uint64_t mode)
 /* The asker wants to hear of the end only. */
 static int held(void)
 {
-    return start.w.whole && start.in < 0 && start.w.out != SB_IO_TAIL && start.w.err != SB_IO_TAIL;
+    return start.w.whole && start.in < 0 && start.term == NULL && start.w.out != SB_IO_TAIL &&
+           start.w.err != SB_IO_TAIL;
 }
 
 int exec_starting(void)
@@ -368,6 +383,8 @@ void exec_settle(void)
     p->detached = start.w.detached != 0;
     if (start.w.limit_ms != 0)
         p->limit_at = sys_now_ms() + start.w.limit_ms + 1; /* now is rounded down: never early */
+    p->term = start.term;
+    start.term = NULL;
     proc_add(p);
     stream_begin(&p->out[0], &start.out, start.w.out);
     stream_begin(&p->out[1], &start.err, start.w.err);
@@ -375,11 +392,13 @@ void exec_settle(void)
         started_hold(p, start.req);
     else
         started_tell(p, start.req, start.in);
-    if (p->detached) {
+    if (p->detached || start.w.keep_in) {
         p->stdin_fd = start.in;
         start.in = -1;
     }
     start_end();
+    if (p->term != NULL)
+        term_start(p->term, p);
 }
 
 /* Why it cannot be started, or NULL. */
@@ -407,6 +426,12 @@ static int pipes_make(int in[2], int out[2], int err[2])
     start.in = in[1];
     start.out = out[0];
     start.err = err[0];
+    start.l.terminal = -1;
+    if (made == 0 &&
+        w->err == SB_IO_TERMINAL) { /* the pipes' other ends are not the command's then */
+        made = term_open(&start.term, &start.l.terminal, w->cols, w->rows, in[0], out[1]);
+        in[0] = out[1] = -1;
+    }
     return made;
 }
 
@@ -446,8 +471,8 @@ void exec_request(struct request *r)
     if (start.vectors != NULL)
         made = pipes_make(in, out, err);
     if (made != 0) {
-        conn_error(r->conn, r->head.req, kind_of_errno(-made), -made, "pipe",
-                   "no memory or descriptors for the command", NULL);
+        conn_error(r->conn, r->head.req, made == -ENOSPC ? "LimitExceeded" : kind_of_errno(-made),
+                   -made, "pipe", "no memory, descriptors or terminal for the command", NULL);
     } else {
         l->clean = w->clean != 0;
         l->cwd = w->cwd.len > 0 ? string_of(&w->cwd) : w->cwd.data != NULL ? "" : guest.cwd;

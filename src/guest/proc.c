@@ -2,11 +2,13 @@
 
 #include "mem.h"
 #include "pipes.h"
+#include "term.h"
 #include "worker.h"
 
 enum {
     RECHECK_MS = 5, /* first look at a tree that should be dead; doubles ... */
     RECHECK_MAX_MS = 1000,
+    DRAIN_MS = 1000, /* how long the end of a command waits for a reader of its terminal */
 };
 
 struct proc *procs; /* youngest first */
@@ -66,6 +68,7 @@ void proc_free(struct proc *p)
     if (p->stdin_fd >= 0)
         sys_close(p->stdin_fd);
     leaf_close(&p->leaf);
+    term_free(p->term);
     mem_free(p);
 }
 
@@ -206,7 +209,7 @@ static void proc_ended(struct proc *p)
     p->running = 0;
     procs_running--;
     procs_ended++;
-    p->limit_at = 0;
+    p->limit_at = p->over_at = 0;
     p->expire_at = now + SB_KEEP_ENDED_MS;
     loop_wake_at(p->expire_at);
     if (p->stdin_fd >= 0)
@@ -221,6 +224,25 @@ static void proc_ended(struct proc *p)
     proc_settle(p, now);
     proc_limit_ended();
     control_stop_check();
+}
+
+/* All stages are reaped. Its end is told when what it wrote can be read: a pipe has it then, but of a terminal we
+ * pass it on. Not for ever: a reader who waits for the end before he reads gets it, too. */
+static void proc_over(struct proc *p)
+{
+    p->limit_at = 0;
+    if (p->term == NULL || term_over(p->term) || p->limited || kill_awaited(p) || guest.stopping) {
+        proc_ended(p);
+        return;
+    }
+    p->over_at = sys_now_ms() + DRAIN_MS;
+    loop_wake_at(p->over_at);
+}
+
+void proc_drained(struct proc *p)
+{
+    if (p->over_at != 0)
+        proc_ended(p);
 }
 
 static int reaped(int pid, int status, const struct sys_rusage *usage)
@@ -241,7 +263,7 @@ static int reaped(int pid, int status, const struct sys_rusage *usage)
             if (i + 1 == p->nstages)
                 p->status = status;
             if (--p->nalive == 0)
-                proc_ended(p);
+                proc_over(p);
             return 1;
         }
     }
@@ -281,10 +303,22 @@ void proc_reap(void)
 void proc_delay(uint64_t ms)
 {
     for (struct proc *p = procs; p != NULL; p = p->next) {
-        uint64_t *at[] = {&p->limit_at, &p->kill_at, &p->expire_at, &p->recheck_at};
-        for (int i = 0; i < 4; i++)
+        uint64_t *at[] = {&p->limit_at, &p->kill_at, &p->expire_at, &p->recheck_at, &p->over_at};
+        for (int i = 0; i < 5; i++)
             if (*at[i] != 0)
                 *at[i] += ms;
+    }
+}
+
+/* One that ends may push any other out of the table. */
+static void proc_tick_over(uint64_t now)
+{
+    for (struct proc *p = procs, *after; p != NULL; p = after) {
+        after = p->next;
+        if (p->over_at != 0 && p->over_at <= now) {
+            proc_ended(p);
+            after = procs;
+        }
     }
 }
 
@@ -299,8 +333,9 @@ void proc_tick(uint64_t now)
         loop_wake_at(life != 0 ? now + life : 0);
         return;
     }
+    proc_tick_over(now);
     for (struct proc *p = procs, *after; p != NULL; p = after) {
-        uint64_t times[4];
+        uint64_t times[5];
         after = p->next;
         if (p->limit_at != 0 && p->limit_at <= now) {
             p->limit_at = 0;
@@ -324,7 +359,8 @@ void proc_tick(uint64_t now)
         times[1] = p->kill_at;
         times[2] = p->recheck_at;
         times[3] = p->expire_at;
-        for (int i = 0; i < 4; i++)
+        times[4] = p->over_at;
+        for (int i = 0; i < 5; i++)
             if (times[i] != 0 && (next == 0 || times[i] < next))
                 next = times[i];
     }
@@ -410,6 +446,8 @@ static void pack_record(struct sb_packer *a, const struct proc *p)
     sb_pack_u64(a, SB_F_RUNNING, (uint64_t)p->running);
     sb_pack_u64(a, SB_F_DROPPED, p->out[0].dropped);
     sb_pack_u64(a, SB_F_DROPPED_ERR, p->out[1].dropped);
+    if (p->term != NULL)
+        term_pack(p->term, a);
     if (!p->running)
         proc_pack_end(a, p);
     if (a->cap - a->len < p->record_len) {
@@ -450,6 +488,8 @@ static void request_kill(struct request *r, struct proc *p)
         p->kill_at = now + grace;
     loop_wake_at(p->kill_at);
     add_waiter(r, p, 1, count);
+    if (p->over_at != 0)
+        proc_ended(p);
     p->recheck_step = 0;
     proc_settle(p, now);
 }
@@ -511,7 +551,7 @@ static void request_attach(struct request *r, struct proc *p)
     }
 }
 
-/* With `streams` only those: for stdin it closes the copy kept for a detached command. */
+/* With `streams` only those: for stdin it closes the copy kept for those who attach. */
 static void request_release(struct request *r, struct proc *p)
 {
     uint64_t which = sb_read_u64(&r->fields, SB_F_STREAMS, SB_STREAM_STDOUT | SB_STREAM_STDERR);
@@ -589,6 +629,9 @@ void proc_request(struct request *r)
         break;
     case SB_C_RELEASE:
         request_release(r, p);
+        break;
+    case SB_C_RESIZE:
+        term_resize(r, p);
         break;
     default:
         p->detached = 1;

@@ -38,11 +38,13 @@ struct proc {
     struct leaf leaf; /* given back once empty */
     int leafed;       /* had one: its tree is what was in it */
     uint64_t mark;    /* what tells its tree without one; 0: there is one */
-    int stdin_fd;     /* kept for detached ones only, else -1 */
+    int stdin_fd;     /* kept for those who attach, else -1 */
     struct stream out[2];
+    struct term *term; /* NULL: it has none */
     struct waiter *waiters;
     uint64_t limit_at, kill_at, expire_at; /* sys_now_ms; 0 = not set */
-    uint64_t recheck_at, recheck_step;     /* next look at a dying tree or a leased pipe */
+    uint64_t over_at; /* all stages have ended, what its terminal shows is waited for until then */
+    uint64_t recheck_at, recheck_step; /* next look at a dying tree or a leased pipe */
     int status;
     struct sys_rusage usage;
     unsigned nstages, nalive;
@@ -59,6 +61,8 @@ extern size_t procs_running;
 void proc_add(struct proc *p);
 void proc_free(struct proc *p);
 void proc_reap(void);
+/* What an ended command has written to its terminal is in the pipe. */
+void proc_drained(struct proc *p);
 void proc_tick(uint64_t now);
 /* Nothing is due until this much later than it was. */
 void proc_delay(uint64_t ms);

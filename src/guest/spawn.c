@@ -7,6 +7,7 @@
 #include "users.h"
 
 #define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#define DEFAULT_TERM "xterm-256color"
 
 static _Noreturn void fail(struct launch *l, enum spawn_step step, long err)
 {
@@ -50,6 +51,22 @@ static void take_fd(struct launch *l, int fd, int at, const struct account *a)
     r = SYS3(__NR_dup3, fd, at, 0);
     if (r < 0)
         fail(l, STEP_STDIO, r);
+}
+
+/* The terminal it is started on: its user's alone, and of the session that begins here. */
+static void take_terminal(struct launch *l, const struct account *a)
+{
+    long r = 0;
+    if (a->uid != guest.uid && !guest.single)
+        r = SYS3(__NR_fchown, l->terminal, a->uid, -1);
+    if (r == 0)
+        r = SYS2(__NR_fchmod, l->terminal, 0600);
+    for (int fd = 0; fd < 3 && r >= 0; fd++)
+        r = SYS3(__NR_dup3, l->terminal, fd, 0);
+    if (r >= 0)
+        r = SYS3(__NR_ioctl, 0, TIOCSCTTY, 0);
+    if (r < 0)
+        fail(l, STEP_TERMINAL, r);
 }
 
 /* chdir as the user; the result must lie inside the sandbox's root. */
@@ -144,7 +161,8 @@ static void child(void *arg)
 {
     struct launch *l = arg;
     struct account a;
-    char room[sizeof a.home + 2 * sizeof a.name + sizeof a.shell + sizeof DEFAULT_PATH + 64];
+    char room[sizeof a.home + 2 * sizeof a.name + sizeof a.shell + sizeof DEFAULT_PATH +
+              sizeof DEFAULT_TERM + 64];
     char *at = room, **end = l->env + l->nenv;
     uint64_t none = 0, marks[2] = {l->mark, l->mark};
     long r;
@@ -161,6 +179,8 @@ static void child(void *arg)
     take_fd(l, l->in, 0, &a);
     take_fd(l, l->out, 1, &a);
     take_fd(l, l->err, 2, &a);
+    if (l->terminal >= 0)
+        take_terminal(l, &a);
     SYS3(__NR_close_range, 3, ~0u, 0);
     r = take_limit();
     if (r < 0)
@@ -175,6 +195,8 @@ static void child(void *arg)
         put_default(l->env, &end, "LOGNAME", a.name, &at);
         put_default(l->env, &end, "PATH", DEFAULT_PATH, &at);
         put_default(l->env, &end, "SHELL", a.shell, &at);
+        if (l->terminal >= 0)
+            put_default(l->env, &end, "TERM", DEFAULT_TERM, &at);
     }
     take_image(l);
 }
@@ -293,6 +315,8 @@ const char *spawn_step_name(enum spawn_step step)
         return "user";
     case STEP_STDIO:
         return "stdio";
+    case STEP_TERMINAL:
+        return "terminal";
     case STEP_LIMIT:
         return "limits";
     case STEP_IDS:

@@ -7,13 +7,14 @@
 
 struct leaf;
 
-enum { ENV_SPARE = 6 }; /* HOME USER LOGNAME PATH SHELL and the NULL */
+enum { ENV_SPARE = 7 }; /* HOME USER LOGNAME PATH SHELL TERM and the NULL */
 
 enum spawn_step {
     STEP_NONE,
     STEP_CGROUP,
     STEP_USER,
     STEP_STDIO,
+    STEP_TERMINAL,
     STEP_LIMIT,
     STEP_IDS,
     STEP_CWD,
@@ -27,6 +28,7 @@ struct launch {
     int clean;               /* no defaults in env */
     const char *user, *cwd;  /* cwd NULL: the home, or "/" */
     int in, out, err;        /* -1: as ours, which is /dev/null */
+    int terminal;            /* -1: none; else it is its terminal, and all three */
     const struct leaf *leaf; /* where it belongs; may be none */
     int inside;              /* it is there from its first moment on */
     uint64_t mark;           /* without a leaf: see tree.c */

@@ -6,10 +6,10 @@
 #include "engine.h"
 #include "fields.h"
 
-static const char *const names[] = {"ping",   "signal", "kill", "wait", "release",
-                                    "detach", "list",   "file", NULL};
-static const uint16_t types[] = {SB_C_PING,    SB_C_SIGNAL, SB_C_KILL, SB_C_WAIT,
-                                 SB_C_RELEASE, SB_C_DETACH, SB_C_LIST, SB_C_FILE};
+static const char *const names[] = {"ping",   "signal", "kill", "wait",   "release",
+                                    "detach", "list",   "file", "resize", NULL};
+static const uint16_t types[] = {SB_C_PING,   SB_C_SIGNAL, SB_C_KILL, SB_C_WAIT,  SB_C_RELEASE,
+                                 SB_C_DETACH, SB_C_LIST,   SB_C_FILE, SB_C_RESIZE};
 
 static struct sb_box *check(lua_State *L)
 {

@@ -22,6 +22,7 @@ local ALWAYS = {
   atomic_write = true,
   xattrs = true,
   output_tail = true,
+  pty = true,
   raw_ports = true,
   setuid = true,
   deny_over_allow = false,

@@ -204,8 +204,9 @@ static long cover_boot_id(long proc)
 static int build_root(struct sb_birth *b)
 {
     static const struct option none[] = {{NULL, NULL}};
+    /* The machine has 3072 terminals for all its sandboxes. */
     static const struct option pts[] = {
-        {"ptmxmode", "0666"}, {"mode", "0620"}, {"gid", "5"}, {NULL, NULL}};
+        {"gid", "5"}, {"ptmxmode", "0666"}, {"mode", "0620"}, {"max", "256"}, {NULL, NULL}};
     static const struct option shm[] = {{"mode", "1777"}, {"size", "512m"}, {NULL, NULL}};
     const unsigned int quiet = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC;
     long m;
@@ -216,7 +217,7 @@ static int build_root(struct sb_birth *b)
     for (int i = 0; i < b->trees; i++)
         TRY(b, "mount tree", attach(SB_FD_TREE + i, SB_FD_ROOT, b->tree[i]));
     TRY(b, "mount dev", attach(SB_FD_DEV, SB_FD_ROOT, "dev"));
-    TRY(b, "devpts", m = make_mount("devpts", b->single ? pts + 3 : pts, quiet));
+    TRY(b, "devpts", m = make_mount("devpts", b->single ? pts + 1 : pts, quiet));
     TRY(b, "mount devpts", attach(m, SB_FD_DEV, "pts"));
     TRY(b, "close", sb_sys(close, m));
     TRY(b, "shm", m = make_mount("tmpfs", shm, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));

@@ -161,6 +161,15 @@ struct names {
     size_t mask;
 };
 
+/* No further than either's end. */
+static int starts_alike(const char *a, const char *b, size_t len)
+{
+    size_t i = 0;
+    while (i < len && a[i] == b[i])
+        i++;
+    return i == len;
+}
+
 static void names_put(struct names *t, char *entry)
 {
     size_t len = (size_t)(str_find(entry, strlen(entry), '=') - entry) + 1, at = 5381;
@@ -168,7 +177,7 @@ static void names_put(struct names *t, char *entry)
         at = at * 33 ^ (unsigned char)entry[i];
     for (at &= t->mask; t->slots[at] != 0; at = (at + 1) & t->mask) {
         char **have = &t->env[t->slots[at] - 1];
-        if (memcmp(*have, entry, len) == 0) {
+        if (starts_alike(*have, entry, len)) {
             *have = entry;
             return;
         }

@@ -171,11 +171,15 @@ function Files:download(path, host_path, options) end
 ---@return sandbar.Error? err
 function Files:watch(path, options) end
 
---- The paths that match (not in this version: Unsupported).
----@param pattern string
+--- The paths that match, absolute and sorted; none is an empty array. `*` and `?` (one character) match within a name,
+--- `[a-z]` and `[!a-z]` one character, `{a,b}` alternatives, `**` as a whole name any directories, also none; `\` takes
+--- the meaning from what follows. A dot at the start of a name is matched by a dot only. `**` enters no links; what has a
+--- name in the pattern may be one. A slash at the end: directories only. What may not be read has no matches.
+---@param pattern string relative: to the user's home
+---@param options? sandbar.FileOptions
 ---@return string[]? paths
----@return sandbar.Error? err
-function Files:glob(pattern) end
+---@return sandbar.Error? err InvalidArgument; LimitExceeded above 1024 alternatives or 64 MiB of paths
+function Files:glob(pattern, options) end
 
 --- A signed link to write a file (not in this version: Unsupported).
 ---@param path string

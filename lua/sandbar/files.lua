@@ -9,6 +9,7 @@ local file = require "sandbar.file"
 local filecall = require "sandbar.filecall"
 local iterator = require "sandbar.iterator"
 local record = require "sandbar.record"
+require "sandbar.glob"
 require "sandbar.transfer" -- upload and download
 require "sandbar.writing" -- write and write_many
 
@@ -314,7 +315,6 @@ end
 -- What comes later, refused by name.
 for name, what in pairs {
   watch = "watching files is",
-  glob = "matching names is",
   upload_url = "signed upload links are",
   download_url = "signed download links are",
 } do

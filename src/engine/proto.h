@@ -163,6 +163,7 @@ enum sb_file_op {
     SB_FILE_TEMPDIR,  /* path (directory to make it in, default /tmp), mode -> path */
     SB_FILE_SETXATTR, /* path, xattr* ("name\0value") */
     SB_FILE_GETXATTR, /* path -> xattr* */
+    SB_FILE_GLOB,     /* pattern* -> SB_PART: match* (paths; of two patterns maybe twice) */
 };
 
 /* X(tag, name, type): U = u64, B = bytes (once), L = bytes (list). An entry of the file API is:
@@ -211,7 +212,8 @@ enum sb_file_op {
     X(122, TOKEN, token, B) X(123, NAME, name, B) X(124, FTYPE, ftype, B) \
     X(125, SIZE, size, U) X(126, UID, uid, U) X(127, GID, gid, U) \
     X(128, OWNER_GROUP, owner_group, B) X(129, MTIME_NS, mtime_ns, U) \
-    X(130, CREATED, created, U) X(131, XATTR, xattr, L)
+    X(130, CREATED, created, U) X(131, XATTR, xattr, L) X(132, PATTERN, pattern, L) \
+    X(133, MATCH, match, L)
 /* clang-format on */
 
 enum sb_field {

@@ -302,7 +302,7 @@ _Noreturn void file_serve(struct request *r, int with)
         job.path = path_make(&f);
     if (sb_read_find(&kept.fields, SB_F_PATH2, &f))
         job.path2 = path_make(&f);
-    if (op != SB_FILE_TEMPDIR)
+    if (op != SB_FILE_TEMPDIR && op != SB_FILE_GLOB)
         need_path();
     if ((op == SB_FILE_MOVE || op == SB_FILE_COPY) && job.path2 == NULL)
         file_refuse("InvalidArgument", "no second path was given", job.path);
@@ -360,6 +360,9 @@ _Noreturn void file_serve(struct request *r, int with)
         break;
     case SB_FILE_GETXATTR:
         op_getxattr();
+        break;
+    case SB_FILE_GLOB:
+        file_glob();
         break;
     default:
         file_refuse("Unsupported", "pid 1 does not know this file operation", job.path);

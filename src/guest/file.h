@@ -80,6 +80,12 @@ const char *walk_next(struct walk *w, unsigned *type);
 /* "path/name" in memory of the walk's, valid until the next call. */
 const char *walk_path(struct walk *w, const char *name);
 void walk_end(struct walk *w);
+/* All names of the directory l->fd, and the next of them. */
+int names_load(struct level *l);
+const char *names_next(struct level *l, unsigned *type);
+
+/* file_glob.c */
+void file_glob(void);
 
 /* file_tree.c */
 void tree_list(void);

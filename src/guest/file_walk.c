@@ -45,8 +45,7 @@ static int is_dots(const char *name)
     return name[0] == '.' && (name[1] == '\0' || (name[1] == '.' && name[2] == '\0'));
 }
 
-/* All names of a directory. */
-static int names_load(struct level *l)
+int names_load(struct level *l)
 {
     static char dents[32768];
     char *text = NULL;
@@ -208,15 +207,19 @@ int walk_leave(struct walk *w)
     return err;
 }
 
-const char *walk_next(struct walk *w, unsigned *type)
+const char *names_next(struct level *l, unsigned *type)
 {
-    struct level *l = &w->stack[w->depth - 1];
     const char *text = (const char *)(l->names + l->n);
     if (l->next == l->n)
         return NULL;
     text += l->names[l->next++];
     *type = (unsigned char)text[0];
     return text + 1;
+}
+
+const char *walk_next(struct walk *w, unsigned *type)
+{
+    return names_next(&w->stack[w->depth - 1], type);
 }
 
 void walk_end(struct walk *w)

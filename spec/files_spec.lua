@@ -300,7 +300,7 @@ describe("box.files", function()
 
   it("refuses what comes later by name", function()
     with_box(function(files)
-      for _, name in ipairs { "watch", "upload_url", "download_url" } do
+      for _, name in ipairs { "upload_url", "download_url" } do
         local _, err = files[name](files, "x")
         assert.equal("Unsupported", err.kind)
         assert.equal(name, err.clause)

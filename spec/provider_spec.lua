@@ -422,7 +422,7 @@ local sandbar = require "sandbar"
     local have = sandbar.assert(sandboxes:capabilities())
     assert.is_true(have.pause_disk)
     assert.is_true(have.pause_memory)
-    assert.is_false(have.watch)
+    assert.is_true(have.watch)
     assert.equal("all", have.signals)
     inside.with_box(sandboxes, function(box)
       local measured = sandbar.assert(sandboxes:capabilities { measure = box }).measured

@@ -164,11 +164,13 @@ function Files:upload(host_path, path, options) end
 ---@return sandbar.Error? err
 function Files:download(path, host_path, options) end
 
---- An iterator over changes (not in this version: Unsupported).
----@param path string
----@param options? { recursive?: boolean }
----@return fun(): { type: string, path: string }?
----@return sandbar.Error? err
+--- What changes in a directory; with `recursive` also below it. It is active when this returns, and lasts until it is
+--- closed, its directory goes, or the sandbox (or its handle) does. `for event in assert(box.files:watch(path)) do` and
+--- `:next()` give the events. A sandbox has 16 inotify instances, one for each watch, and 16384 directories for all of them.
+---@param path string a directory
+---@param options? sandbar.FileOptions|{ recursive?: boolean }
+---@return sandbar.Watch? watch
+---@return sandbar.Error? err NotFound, Platform (ENOTDIR), PermissionDenied, LimitExceeded, ...
 function Files:watch(path, options) end
 
 --- The paths that match, absolute and sorted; none is an empty array. `*` and `?` (one character) match within a name,
@@ -192,6 +194,34 @@ function Files:upload_url(path) end
 ---@return string? url
 ---@return sandbar.Error? err
 function Files:download_url(path) end
+
+--- One change. create: the name is there, new, moved there, or in the place of what had it; what is in a directory that
+--- came follows as creations of its own, each once. remove and rename: the name is gone, and all below it; what was
+--- renamed is created under its new name. write: of a file, several in a row as one. chmod: mode, owner, times or
+--- attributes. overflow: changes came faster than they were read and some are lost: look for yourself, what comes after it
+--- is complete again.
+---@class sandbar.WatchEvent
+---@field type "create"|"write"|"remove"|"rename"|"chmod"|"overflow"
+---@field path string below the watched directory; "." is that itself
+
+--- A watch; call it or its next for the next event.
+---@class sandbar.Watch
+---@field path string of its directory, without links
+---@field recursive boolean
+---@field reason? sandbar.Error why it has ended; nil while it lasts, and after close
+---@overload fun(): sandbar.WatchEvent?
+local Watch = {}
+
+--- nil at the end. That is after close, and after a last event with the path "." when the directory has been removed or
+--- moved; any other end (of the sandbox, of a limit) comes as nil, err, once.
+---@param options? { timeout?: sandbar.Timeout }
+---@return sandbar.WatchEvent? event
+---@return sandbar.Error? err
+function Watch:next(options) end
+
+--- Idempotent, also within the loop. No event comes after it.
+---@return true
+function Watch:close() end
 
 --- An open file; follows Lua's io files.
 ---@class sandbar.File

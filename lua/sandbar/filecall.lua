@@ -8,7 +8,7 @@ local errors = require "sandbar.errors"
 local OP = {
   STAT = 1, OPEN = 2, WRITE = 3, BEGIN = 4, COMMIT = 5, ABORT = 6, LIST = 7, MKDIR = 8, MOVE = 9,
   COPY = 10, REMOVE = 11, CHMOD = 12, CHOWN = 13, SYMLINK = 14, READLINK = 15, TEMPDIR = 16,
-  SETXATTR = 17, GETXATTR = 18, GLOB = 19,
+  SETXATTR = 17, GETXATTR = 18, GLOB = 19, WATCH = 20,
 }
 
 local filecall = { UNDO_LIMIT = 5 } -- seconds for taking back what a failed call began

@@ -11,6 +11,7 @@ local iterator = require "sandbar.iterator"
 local record = require "sandbar.record"
 require "sandbar.glob"
 require "sandbar.transfer" -- upload and download
+require "sandbar.watch"
 require "sandbar.writing" -- write and write_many
 
 local WHOLE = 268435456 -- bytes that read() takes unless max says how many
@@ -314,7 +315,6 @@ end
 
 -- What comes later, refused by name.
 for name, what in pairs {
-  watch = "watching files is",
   upload_url = "signed upload links are",
   download_url = "signed download links are",
 } do

@@ -162,6 +162,10 @@ function Link:close()
     entry.object:close()
   end
   self.ports = nil
+  for native in pairs(self.watches or {}) do
+    native:close()
+  end
+  self.watches = nil
   if self.box then
     self.box:close()
     self.box = nil

@@ -164,6 +164,20 @@ enum sb_file_op {
     SB_FILE_SETXATTR, /* path, xattr* ("name\0value") */
     SB_FILE_GETXATTR, /* path -> xattr* */
     SB_FILE_GLOB,     /* pattern* -> SB_PART: match* (paths; of two patterns maybe twice) */
+    SB_FILE_WATCH, /* path, recursive -> path (final); fd: a pipe of lines, see enum sb_watch_line. Its
+                         worker stays until the pipe's other end is closed */
+};
+
+/* The lines of a watch: one of these, then the path below the root ("." for itself) in which a newline is
+ * "\n" and a backslash "\\", or after SB_WATCH_END the reason. */
+enum sb_watch_line {
+    SB_WATCH_CREATE = 'c', /* the name is there; what is in a directory that came follows */
+    SB_WATCH_WRITE = 'w',
+    SB_WATCH_REMOVE = 'd',
+    SB_WATCH_RENAME = 'r', /* it has gone from here, with all that is below it */
+    SB_WATCH_CHMOD = 'a',
+    SB_WATCH_OVERFLOW = 'o',
+    SB_WATCH_END = 'e', /* "removed", "moved", "limit", or an errno's number */
 };
 
 /* X(tag, name, type): U = u64, B = bytes (once), L = bytes (list). An entry of the file API is:

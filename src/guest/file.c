@@ -364,6 +364,9 @@ _Noreturn void file_serve(struct request *r, int with)
     case SB_FILE_GLOB:
         file_glob();
         break;
+    case SB_FILE_WATCH:
+        file_watch();
+        break;
     default:
         file_refuse("Unsupported", "pid 1 does not know this file operation", job.path);
     }

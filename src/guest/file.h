@@ -67,7 +67,8 @@ struct walk {
     size_t depth, room;
     char *path; /* of the directory on top, zero-terminated */
     size_t path_len, path_room;
-    int bare; /* names are not read */
+    int bare;              /* names are not read */
+    int (*opened)(int fd); /* told of each directory before its names are read; may refuse it */
 };
 
 /* 0 or a negative errno. walk_start takes the descriptor. */
@@ -86,6 +87,9 @@ const char *names_next(struct level *l, unsigned *type);
 
 /* file_glob.c */
 void file_glob(void);
+
+/* file_watch.c */
+void file_watch(void);
 
 /* file_tree.c */
 void tree_list(void);

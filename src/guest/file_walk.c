@@ -116,7 +116,11 @@ static int walk_push(struct walk *w, int fd)
     l->minor = st.stx_dev_minor;
     l->fd = fd;
     l->path_len = w->path_len;
-    if (!w->bare && (err = names_load(l)) < 0) {
+    if (w->opened != NULL)
+        err = w->opened(fd);
+    if (err == 0 && !w->bare)
+        err = names_load(l);
+    if (err < 0) {
         sys_close(fd);
         return err;
     }

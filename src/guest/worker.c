@@ -4,21 +4,22 @@
 #include "mem.h"
 #include "proc.h"
 
-/* One caller that reads nothing can only hold up itself. */
-enum { MAX_RUNNING = 32, MAX_RUNNING_EACH = 8 };
+/* One caller that reads nothing can only hold up itself. Watches are not among these: they stay. */
+enum { MAX_RUNNING = 32, MAX_RUNNING_EACH = 8, MAX_STAYING = 32 };
 
 /* A file operation: waiting with a copy of its request, or running as a process. */
 struct job {
     struct job *next;
     struct conn *conn;      /* NULL: the asker is gone */
     int pid;                /* 0: waiting */
+    int stays;              /* a watch: neither waits nor is waited for */
     struct request request; /* fds and spill are ours while it waits */
     size_t len;
     unsigned char message[];
 };
 
 static struct job *jobs; /* oldest first */
-static unsigned running;
+static unsigned running, staying;
 
 /* In the child: only the connection and what came with the request stay open. */
 static _Noreturn void worker_child(struct request *r)
@@ -45,9 +46,10 @@ static void job_drop(struct job *j)
     *at = j->next;
     if (j->pid == 0)
         request_end(&j->request);
-    else
+    else if (!j->stays)
         running--;
-    if (j->conn != NULL) {
+    staying -= j->stays;
+    if (j->conn != NULL && !j->stays) {
         j->conn->workers--;
         conn_update(j->conn);
     }
@@ -60,7 +62,7 @@ static int may_start(const struct conn *c)
     if (running >= MAX_RUNNING)
         return 0;
     for (const struct job *j = jobs; j != NULL; j = j->next)
-        each += j->conn == c && j->pid != 0;
+        each += j->conn == c && j->pid != 0 && !j->stays;
     return each < MAX_RUNNING_EACH;
 }
 
@@ -75,7 +77,7 @@ static int job_start(struct job *j, struct request *r)
         return -1;
     }
     j->pid = (int)pid;
-    running++;
+    running += !j->stays;
     return 0;
 }
 
@@ -102,7 +104,8 @@ static void jobs_start_waiting(void)
 void worker_request(struct request *r)
 {
     size_t len = r->spill == NULL ? (size_t)(r->fields.end - r->fields.at) : 0;
-    int wait = !may_start(r->conn);
+    int stays = sb_read_u64(&r->fields, SB_F_FILE_OP, 0) == SB_FILE_WATCH;
+    int wait = !stays && !may_start(r->conn);
     struct job *j = mem_alloc(sizeof *j + (wait ? len : 0));
     struct job **end = &jobs;
     if (j == NULL || guest.stopping) {
@@ -111,8 +114,16 @@ void worker_request(struct request *r)
                    "the file operation cannot be started now", NULL);
         return;
     }
+    if (stays && staying == MAX_STAYING) {
+        mem_free(j);
+        conn_error(r->conn, r->head.req, "LimitExceeded", 0, NULL,
+                   "the sandbox has 32 watches already", NULL);
+        return;
+    }
     j->conn = r->conn;
-    j->conn->workers++;
+    j->stays = stays;
+    staying += stays;
+    j->conn->workers += !stays;
     j->request = *r;
     while (*end != NULL)
         end = &(*end)->next;

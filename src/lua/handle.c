@@ -177,6 +177,8 @@ static int class(lua_State *L)
         lua_getfield(L, 2, "close");
     }
     lua_setfield(L, 5, "__close");
+    opt_field(L, 3, "call");
+    lua_setfield(L, 5, "__call");
     lua_pushvalue(L, 4);
     lua_setfield(L, 5, "__name");
     lua_pushboolean(L, 0);

@@ -17,6 +17,7 @@ local ALWAYS = {
   pause_disk = true,
   snapshot = true,
   fork = true,
+  watch = true,
   open_files = true,
   append = true,
   atomic_write = true,

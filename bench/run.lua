@@ -80,7 +80,7 @@ function bench.read(path)
   return text
 end
 
-local all = { "lifecycle", "pauses", "exec", "streams", "files", "ports", "nginx", "scale" }
+local all = { "lifecycle", "pauses", "exec", "streams", "files", "watch", "ports", "nginx", "scale" }
 local wanted = #arg > 0 and arg or all
 
 bench.root = assert(io.popen("mktemp -d /tmp/sbb.XXXXXX"):read("l"))

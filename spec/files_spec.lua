@@ -136,6 +136,29 @@ describe("box.files", function()
     end)
   end)
 
+  it("means by timeout the whole of write_many", function()
+    with_box(function(files)
+      local list = {}
+      for i = 1, 20 do
+        list[i] = {
+          path = "f" .. i,
+          data = function()
+            sandbar.sleep(0.1)
+          end,
+        }
+      end
+      local began = helper.now()
+      local none, err = files:write_many(list, { timeout = 0.35 })
+      assert.is_nil(none)
+      assert.is_true(helper.now() - began < 1.5)
+      assert.equal("Aggregate", err.kind)
+      assert.equal("f1", err.result[1].entry.name)
+      assert.equal("Timeout", err.result[20].error.kind)
+      assert.equal(0.35, err.result[20].error.limit)
+      assert.is_false(files:exists("f20"))
+    end)
+  end)
+
   it("tells each entry's fate in write_many", function()
     with_box(function(files)
       local entries = sandbar.assert(files:write_many { { path = "a", data = "1" }, { path = "d/b", data = "" } })

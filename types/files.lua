@@ -58,8 +58,10 @@ function Files:lines(path, ...) end
 ---@return sandbar.Error? err
 function Files:write(path, data, options) end
 
----@param files { path: string, data: string, mode?: string }[]|table<string, string>
----@param options? sandbar.WriteOptions
+--- Every file is tried, each whole or not at all. If some fail: nil and an Aggregate, whose `result` has { path, entry } or
+--- { path, error } for each in their order; what was written stays. `timeout` is of the whole call.
+---@param files { path: string, data: string|(fun(): string?)|any, mode?: string }[]|table<string, string> options of write in each
+---@param options? sandbar.WriteOptions for all
 ---@return sandbar.Entry[]? entries
 ---@return sandbar.Error? err
 function Files:write_many(files, options) end

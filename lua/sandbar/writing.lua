@@ -240,6 +240,11 @@ function methods:write_many(list, opts)
   check.arg("write_many", 1, list, "table")
   local items = items_of(list)
   opts = check.options("write_many", 2, opts, WRITE_OPTIONS)
+  local timeout, bad = check.timeout(opts, "files:write_many")
+  if bad then
+    return nil, bad
+  end
+  local deadline = link_of.deadline(timeout) -- of the call, not of each file
   local entries, results, reasons = {}, {}, {}
   for i, item in ipairs(items) do
     local own = {}
@@ -251,12 +256,16 @@ function methods:write_many(list, opts)
         own[key] = value
       end
     end
+    if item.timeout == nil then
+      own.timeout = link_of.left(deadline)
+    end
     check.options("write_many", 1, own, WRITE_OPTIONS)
     check_source("write_many", 1, item.data, 1)
     local ok, err = check_path("write_many", 1, item.path)
     local entry
     if ok then
       entry, err = write(self, item.path, item.data, own)
+      err = item.timeout == nil and link_of.told(err, timeout) or err
     end
     entries[i] = entry
     results[i] = { path = item.path, entry = entry, error = err }

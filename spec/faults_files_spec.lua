@@ -149,6 +149,80 @@ describe("faults of files", function()
     end)
   end)
 
+  it("carries a gigabyte both ways in constant memory, and tells how far it is", function()
+    with_box(function(files, box)
+      local dir, size = helper.dir(), inside.times(1) > 1 and 1073741824 or 33554432
+      helper.shell(("head -c %d /dev/urandom >%s/in"):format(size, dir))
+      local most, before = 0, tonumber(helper.proc.status("self", "VmRSS"):match("%d+"))
+      local at, calls
+      local function progress(bytes, path)
+        assert.is_true(bytes > at and bytes <= size, path)
+        at, calls = bytes, calls + 1
+        if calls % 8 == 0 then
+          most = math.max(most, tonumber(helper.proc.status("self", "VmRSS"):match("%d+")))
+        end
+      end
+      for _, way in ipairs {
+        function() return files:upload(dir .. "/in", "f", { on_progress = progress }) end,
+        function() return files:download("f", dir .. "/out", { on_progress = progress }) end,
+      } do
+        at, calls = 0, 0
+        assert.equal(size, sandbar.assert(way()).bytes)
+        assert.equal(size, at)
+        assert.is_true(calls >= size / 1048576)
+      end
+      assert.is_true(most - before < 32768, ("grew by %d kB"):format(most - before))
+      assert.equal(size, files:stat("f").size)
+      assert.equal("", (helper.shell(("cmp %s/in %s/out"):format(dir, dir))))
+      os.remove(dir .. "/in")
+      os.remove(dir .. "/out")
+      -- Holes are zeros.
+      helper.shell(("truncate -s 8M %s/holes; printf end >>%s/holes"):format(dir, dir))
+      sandbar.assert(files:upload(dir .. "/holes", "holes"))
+      sandbar.assert(box:exec("cp --sparse=always holes again; truncate -s +8M again", { check = true }))
+      sandbar.assert(files:download("again", dir .. "/back"))
+      helper.shell(("truncate -s +8M %s/holes"):format(dir))
+      assert.equal("", (helper.shell(("cmp %s/holes %s/back"):format(dir, dir))))
+    end)
+  end)
+
+  it("hangs on no FIFO, socket or device, whatever it is asked to do with it", function()
+    with_box(function(files, box)
+      local dir = helper.dir()
+      sandbar.assert(box:exec("mkfifo f; mkdir t; mkfifo t/f; echo 1 > t/1; echo 2 > other", { check = true }))
+      helper.shell(("mkfifo %s/f; mkdir %s/t; mkfifo %s/t/f; echo 1 > %s/t/1"):format(dir, dir, dir, dir))
+      local took = helper.timed(function()
+        for _, path in ipairs { "f", "/dev/zero", "/dev/null", "/dev/tty", "/proc/kmsg" } do
+          for name, ask in pairs {
+            read = function() return files:read(path) end,
+            open = function() return files:open(path) end,
+            lines = function() return files:lines(path):next() end,
+            write = function() return files:write(path, "x") end,
+            append = function() return files:write(path, "x", { flag = "a" }) end,
+            place = function() return files:write(path, "x", { atomic = false }) end,
+            copy = function() return files:copy(path, "to" .. path:gsub("/", "_")) end,
+            over = function() return files:copy("other", path) end,
+            get = function() return files:download(path, dir .. "/got") end,
+            put = function() return files:upload(dir .. "/t/1", path) end,
+            watch = function() return files:watch(path) end,
+          } do
+            local got, err = ask()
+            assert.is_true(got == true or got == nil and err ~= nil and type(err.kind) == "string", name .. " " .. path)
+          end
+          sandbar.assert(files:glob(path .. "*/*"))
+        end
+        assert.same({ "/home/user/t/f" }, sandbar.assert(files:download("t", dir .. "/tree")).skipped)
+        assert.same({ "t2/f" }, sandbar.assert(files:upload(dir .. "/t", "t2")).skipped)
+        sandbar.assert(files:copy("t", "t3"))
+        assert.equal("fifo", files:stat("t3/f").type)
+        local _, err = files:upload(dir .. "/f", "from")
+        assert.is_true(err == nil or err.kind ~= nil)
+        assert.is_false(files:exists("from"))
+      end)
+      assert.is_true(took < 60)
+    end)
+  end)
+
   it("B21: says why one cannot write there", function()
     with_box(function(files, box)
       sandbar.assert(files:write("D/a/b/c/f", "1"))

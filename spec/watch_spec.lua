@@ -298,6 +298,23 @@ describe("files:watch", function()
     end)
   end)
 
+  it("goes on after a pause that keeps memory", function()
+    with_watch(function(box, watch)
+      local w = watch { recursive = true }
+      for i = 1, 3 do
+        sandbar.assert(box:pause())
+        local _, err = w:next { timeout = i == 1 and 0.2 or 0 }
+        assert.equal("Timeout", err.kind)
+        sandbar.assert(box:resume())
+        sandbar.assert(box.files:mkdir(("D/a%d/b"):format(i)))
+        assert.equal("a" .. i, next_of(w).path)
+        assert.equal(("a%d/b"):format(i), next_of(w).path)
+      end
+      w:close()
+      assert_released(box)
+    end)
+  end)
+
   it("fails at the call where there is nothing to watch", function()
     with_watch(function(box)
       sandbar.assert(box.files:write("f", ""))

@@ -271,7 +271,7 @@ static int seal(struct snapshot *s, struct sb_box *b, struct sb_failure *f)
             errno = ENOMEM;
             rc = -1;
         }
-        if (rc < 0 || sb_box_save(b) < 0) {
+        if (rc < 0 || sb_box_save_quickly(b) < 0) {
             sb_failed_errno(f, "snapshot", "cannot seal the sandbox's files");
             sb_list_remove(&b->rec.layers, b->rec.seal);
             sb_trash_put(sup.layers, b->rec.seal);
@@ -282,7 +282,7 @@ static int seal(struct snapshot *s, struct sb_box *b, struct sb_failure *f)
     if (sb_layers_seal(&b->rec, dir, f) < 0)
         return -1;
     b->rec.seal[0] = '\0';
-    if (sb_box_save(b) < 0)
+    if (sb_box_save_quickly(b) < 0)
         return sb_failed_errno(f, "record", "cannot write the record");
     for (const char *e = NULL; (e = sb_list_next(&b->rec.layers, e)) != NULL;)
         if (!sb_list_has(&s->rec.layers, e, strlen(e)) &&

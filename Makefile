@@ -377,7 +377,7 @@ DEPS := gcc make pkg-config binutils libc6-dev \
 	liblua5.1-0-dev liblua5.2-dev liblua5.3-dev liblua5.4-dev libluajit2-5.1-dev \
 	libcurl4-openssl-dev libssl-dev libseccomp-dev \
 	lua-busted lua-check lua-cjson lua-filesystem lua-system luarocks \
-	python3 curl procps uidmap \
+	python3 curl procps uidmap iproute2 \
 	clang clang-format clang-tidy cppcheck valgrind \
 	nginx-light libnginx-mod-http-lua lua-resty-core lua-resty-lrucache \
 	bubblewrap crun wrk

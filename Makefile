@@ -79,10 +79,10 @@ O := $(B)/obj
 L := $(B)/$(LUA)
 
 GUEST_SRC := $(wildcard src/guest/*.c src/guest/*.S)
-SUPERVISOR_SRC := $(wildcard src/engine/supervisor/*.c)
+SUPERVISOR_SRC := $(wildcard src/engine/supervisor/*.c src/engine/relay/*.c)
 FILTER_SRC := $(wildcard src/engine/filter/*.c)
 RUNTIME_SRC := $(wildcard src/runtime/*.c)
-ENGINE_SRC := $(wildcard src/engine/*.c)
+ENGINE_SRC := $(wildcard src/engine/*.c) src/engine/relay/policy.c # policies are checked by the caller, too
 ENGINE_ASM := $(wildcard src/engine/*.S)
 HTTP_SRC := $(wildcard src/http/*.c)
 BIND_SRC := $(filter-out src/lua/http.c,$(wildcard src/lua/*.c))
@@ -296,7 +296,8 @@ docs:
 # --- lint -----------------------------------------------------------------------------------------
 
 C_FILES := $(shell find src spec bench -name '*.[ch]' 2>/dev/null | LC_ALL=C sort)
-HOSTED_C := $(RUNTIME_SRC) $(ENGINE_SRC) $(BIND_SRC) $(HTTP_SRC) $(HTTP_BIND_SRC) $(SUPERVISOR_SRC)
+HOSTED_C := $(RUNTIME_SRC) $(ENGINE_SRC) $(BIND_SRC) $(HTTP_SRC) $(HTTP_BIND_SRC) \
+	$(filter-out $(ENGINE_SRC),$(SUPERVISOR_SRC))
 LUA_FILES := $(shell find lua spec examples bench types rockspec src -name '*.lua' 2>/dev/null | LC_ALL=C sort)
 
 .PHONY: lint lint-format lint-tidy lint-cppcheck lint-luacheck lint-banned format
@@ -306,7 +307,7 @@ lint-format:
 # One stamp a file, made anew when the file or one of its headers (its object) is newer.
 TIDY_SHARED := $(patsubst %.c,build/tidy/%.ok,$(RUNTIME_SRC) $(ENGINE_SRC) $(HTTP_SRC))
 TIDY_BIND := $(patsubst %.c,build/tidy/%.ok,$(BIND_SRC) $(HTTP_BIND_SRC))
-TIDY_SUPERVISOR := $(patsubst %.c,build/tidy/%.ok,$(SUPERVISOR_SRC))
+TIDY_SUPERVISOR := $(patsubst %.c,build/tidy/%.ok,$(filter-out $(ENGINE_SRC),$(SUPERVISOR_SRC)))
 TIDY_GUEST := $(patsubst %.c,build/tidy/%.ok,$(filter %.c,$(GUEST_SRC)))
 TIDY_FLAGS := -std=c11 -D_GNU_SOURCE -Isrc -DSB_VERSION='""'
 tidy = @mkdir -p $(@D); clang-tidy --quiet $< -- $(1) 2>/dev/null && touch $@

@@ -44,7 +44,8 @@ enum sb_msg_type {
     SB_THAWED = 6, /* event of pid 1: it does, from this epoch on */
 
     /* caller -> supervisor */
-    SB_S_HELLO = 32, /* version, linger_ms -> version, pid, mode, cap* */
+    SB_S_HELLO = 32, /* version, linger_ms, network? (cap* shall say what is there of it)
+                        -> version, pid, mode, cap* */
     SB_S_CREATE, /* id, token, template, rootfs, lifetime_ms, on_expiry, label*, owned, allow_setuid,
                           user, cwd, env*, hostname, limit_* -> a record, epoch, fd: connection to pid 1.
                           Sent again with the same token it makes no second one */
@@ -61,6 +62,7 @@ enum sb_msg_type {
     SB_S_EXPOSE,   /* id, port, on -> reply; recorded in the sandbox's record */
     SB_S_ADVANCE,  /* ms: moves the test clock; refused without <root>/v1/test-clock */
     SB_S_STATS,    /* -> live sandboxes, pooled slots, open descriptors: for tests and bench */
+    SB_S_NETWORK,  /* id, network, net_allow*, net_deny* -> reply, once it holds */
     SB_S_SNAPSHOT =
         46, /* id, snapshot (its name; absent: chosen), temporary (1: it ends with the process that asks) ->
                            snapshot, once it is on the disk. Of a sandbox at rest without copying anything; of a
@@ -117,6 +119,11 @@ enum sb_msg_type {
     SB_C_FILE,   /* file_op, ... see enum sb_file_op; answered by a worker process */
     SB_C_TELL,   /* req: of an SB_C_EXEC with `whole`, whose answer is wanted now -> reply */
     SB_C_RESIZE, /* serial, cols, rows: of its terminal -> reply */
+
+    /* supervisor -> relay of a sandbox's network */
+    SB_R_POLICY = 128, /* network, net_allow*, net_deny*, resolver* -> reply */
+    /* relay -> supervisor */
+    SB_R_DENIED, /* index, denied: one entry of its table of what it has refused */
 };
 
 /* Bits of the `streams` field, and its order of descriptors. */
@@ -227,7 +234,10 @@ enum sb_watch_line {
     X(125, SIZE, size, U) X(126, UID, uid, U) X(127, GID, gid, U) \
     X(128, OWNER_GROUP, owner_group, B) X(129, MTIME_NS, mtime_ns, U) \
     X(130, CREATED, created, U) X(131, XATTR, xattr, L) X(132, PATTERN, pattern, L) \
-    X(133, MATCH, match, L)
+    X(133, MATCH, match, L) \
+    /* network: a host name, address or CIDR each; "protocol|host|port|why|count|ms since 1970" */ \
+    X(140, NET_ALLOW, net_allow, L) X(141, NET_DENY, net_deny, L) \
+    X(142, RESOLVER, resolver, L) X(143, DENIED, denied, L) X(144, INDEX, index, U)
 /* clang-format on */
 
 enum sb_field {

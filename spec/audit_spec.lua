@@ -67,10 +67,10 @@ describe("sandbar.audit", function()
   end)
 
   it("tells refusals with their clause", function()
-    local _, err = sandboxes:create { network = "allow" }
+    local _, err = sandboxes:create { public_ports = true }
     assert.equal("Unsupported", err.kind)
     assert.same({ "refuse sandbox create" }, told())
-    assert.equal("network", events[1].clause)
+    assert.equal("public_ports", events[1].clause)
   end)
 
   it("tells where a secret was used, and never what it is", function()

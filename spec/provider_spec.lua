@@ -263,7 +263,8 @@ local sandbar = require "sandbar"
   it("checks a spec clause by clause, before anything is allocated", function()
     for clause, spec in pairs {
       ["limits.memory"] = { limits = { memory = 1e8 } },
-      network = { network = "allow" },
+      ["network.inject"] = { network = { allow = {}, inject = {} } },
+      ["network.upstream_proxy"] = { network = { allow = {}, upstream_proxy = "http://127.0.0.1:1" } },
       prepare = { prepare = { "true" } },
       public_ports = { public_ports = true },
     } do
@@ -303,6 +304,19 @@ local sandbar = require "sandbar"
       refused("InvalidArgument", what, sandboxes:create(spec))
     end
     refused("InvalidArgument", "id", sandboxes:create { id = ("x"):rep(129) })
+    for _, network in ipairs {
+      { allow = { "10.0.0.0/33" } }, { allow = { "10.0.0.1/8" } }, { allow = { "010.0.0.1" } }, { allow = { "127.1" } },
+      { allow = { "0x7f.1" } }, { allow = { "a..b" } }, { allow = { "*" } }, { allow = { "a.*" } }, { allow = { "" } },
+      { allow = { "a b" } }, { allow = { ("x"):rep(64) } }, { allow = { 1 } }, { allow = "a.b" }, { deny = {} }, {},
+      { allow = {}, deny = { "a.b" } }, { allow = {}, denied = {} },
+    } do
+      refused("InvalidArgument", "network", sandboxes:create { network = network })
+      assert.is_false(sandbar.assert(sandboxes:explain { network = network }).ok)
+    end
+    for _, network in ipairs { "allow", { allow = {} }, { allow = { "A.b.", "*.c", "10.0.0.0/8", "::1", "fd00::/8", "1.2.3.4" },
+      deny = { "0.0.0.0/0", "::/0" } } } do
+      assert.is_true(sandbar.assert(sandboxes:explain { network = network }).ok)
+    end
     refused("NotFound", "nope", sandboxes:create { template = "nope" })
     refused("Unsupported", "memory_survives_reboot", sandboxes:create { expect = { memory_survives_reboot = true } })
     assert.has_error(function() sandboxes:create { lable = {} } end)
@@ -423,6 +437,10 @@ local sandbar = require "sandbar"
     assert.is_true(have.pause_disk)
     assert.is_true(have.pause_memory)
     assert.is_true(have.watch)
+    for _, name in ipairs { "egress_restricted", "name_rules", "deny_over_allow", "udp" } do
+      assert.is_true(have[name], name)
+    end
+    assert.is_false(have.inject_http)
     assert.equal("all", have.signals)
     inside.with_box(sandboxes, function(box)
       local measured = sandbar.assert(sandboxes:capabilities { measure = box }).measured
@@ -466,7 +484,7 @@ local sandbar = require "sandbar"
     refused("Unsupported", "templates", sandboxes.templates:build {})
     refused("Unsupported", "snapshots", sandboxes.snapshots:build {})
     inside.with_box(sandboxes, function(box)
-      for _, name in ipairs { "update_network", "metrics" } do
+      for _, name in ipairs { "metrics" } do
         refused("Unsupported", name, box[name](box))
         assert.is_nil(tostring(select(2, box[name](box))):find(name .. ": " .. name .. ":", 1, true))
       end

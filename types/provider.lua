@@ -14,7 +14,7 @@
 ---@field env? table<string, sandbar.Value> of every command in it
 ---@field user? string (default "user")
 ---@field cwd? string of commands; relative or ~: from the user's home (default: the home)
----@field network? "deny"|"allow"|table (default "deny"; others not in this version)
+---@field network? sandbar.Network (default "deny")
 ---@field limits? sandbar.Limits
 ---@field public_ports? boolean (default false; local: there is no public address)
 ---@field allow_setuid? boolean (default false)
@@ -52,10 +52,29 @@
 ---@field user? string
 ---@field cwd? string
 ---@field boot_id string of its present or last run
----@field network "deny"
+---@field network sandbar.Network
 ---@field ports integer[] the exposed ones
----@field denied table[] connections that were refused; none while there is no network
+---@field denied sandbar.Denied[] what was refused lately, the latest first; 32 at most
 ---@field cause? { reason: string, message: string? } why it ended
+
+--- What may be reached: nothing, everything (TCP and UDP; never the host itself nor link-local addresses), or what
+--- rules allow.
+---@alias sandbar.Network "deny"|"allow"|sandbar.NetworkRules
+
+--- An entry is a host name (HTTP on port 80 and TLS on port 443, to wherever the name leads, and its lookup), "*.name" for
+--- all below it, an address, or a CIDR (TCP and UDP, every port). What is denied is denied whatever allows it. 256
+--- entries of each at most. `inject` and `upstream_proxy` are not in this version.
+---@class sandbar.NetworkRules
+---@field allow string[] an empty one blocks everything
+---@field deny? string[] addresses and CIDRs
+
+---@class sandbar.Denied
+---@field protocol "tcp"|"udp"|"dns"
+---@field host string the name that was asked for, else the address
+---@field port integer
+---@field reason string
+---@field count integer how often
+---@field at number seconds since 1970, of the last time
 
 ---@class sandbar.Filter
 ---@field labels? table<string, string> all must match

@@ -172,10 +172,12 @@ function Sandbox:snapshot(name, options) end
 ---@return sandbar.Error? err as of snapshot and create
 function Sandbox:fork(count, options) end
 
----@param policy "deny"|"allow"|table
+--- Replaces the whole policy. Returns once the new one holds and connections that it does not allow have been cut.
+---@param policy sandbar.Network
+---@param options? { timeout?: sandbar.Timeout }
 ---@return true? ok
 ---@return sandbar.Error? err
-function Sandbox:update_network(policy) end
+function Sandbox:update_network(policy, options) end
 
 --- Kills everything in it and removes it; returns when it is gone. Destroying a gone one succeeds.
 ---@param options? { timeout?: sandbar.Timeout }

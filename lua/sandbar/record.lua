@@ -106,6 +106,30 @@ local function cause_of(fields)
   return { reason = reason, message = fields.message }
 end
 
+-- The policy as a spec has it.
+local function network_of(fields)
+  if fields.network ~= "rules" then
+    return fields.network or "deny"
+  end
+  return { allow = fields.net_allow or {}, deny = fields.net_deny or {} }
+end
+
+-- Connections that were refused, the latest first.
+local function denied_of(fields)
+  local out = {}
+  for _, item in ipairs(fields.denied or {}) do
+    local protocol, host, port, why, count, at = item:match("^(%l+)|([^|]*)|(%d+)|([^|]*)|(%d+)|(%d+)$")
+    if protocol then
+      out[#out + 1] = { protocol = protocol, host = host, port = tonumber(port), reason = why,
+        count = tonumber(count), at = tonumber(at) / 1000 }
+    end
+  end
+  table.sort(out, function(a, b)
+    return a.at > b.at
+  end)
+  return out
+end
+
 -- A sandbox's record as info() and list() give it.
 function record.sandbox(fields)
   local ports = {}
@@ -132,9 +156,9 @@ function record.sandbox(fields)
     user = fields.user,
     cwd = fields.cwd,
     boot_id = fields.boot,
-    network = fields.network or "deny",
+    network = network_of(fields),
     ports = ports,
-    denied = {},
+    denied = denied_of(fields),
     cause = cause_of(fields),
   }
 end

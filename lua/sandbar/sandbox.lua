@@ -188,6 +188,23 @@ function methods:set_lifetime(lifetime, opts)
   return state.ends_at and true, state._link:heard(err)
 end
 
+-- Returns once the new policy holds: what it does not allow has been cut.
+function methods:update_network(policy, opts)
+  local state = state_of(self)
+  check.arg("update_network", 1, policy, "string|table")
+  opts = check.options("update_network", 2, opts, TIMEOUT)
+  local timeout, err = timeout_of(opts, "update_network")
+  local ok = not err
+  if ok then
+    ok, err = usable(state, "update_network")
+  end
+  if not ok then
+    return nil, err
+  end
+  ok, err = state._link.driver:update_network(state.id, policy, timeout)
+  return ok, state._link:heard(err)
+end
+
 -- Returns the kind that was really taken.
 function methods:pause(opts)
   local taken, err = drive(self, "pause", opts, { keep = "string" }, function(state, given, timeout)
@@ -317,7 +334,6 @@ end
 -- ---- what comes later, refused by name ----
 
 for name, what in pairs {
-  update_network = "changing the network policy is",
   metrics = "metrics are",
 } do
   methods[name] = function(self)

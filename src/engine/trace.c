@@ -30,6 +30,7 @@ static const struct {
     {SB_S_UNSNAPSHOT, "delete_snapshot"},
     {SB_S_ADVANCE, "advance"},
     {SB_S_STATS, "stats"},
+    {SB_S_NETWORK, "network"},
     {SB_C_PING, "ping"},
     {SB_C_EXEC, "exec"},
     {SB_C_SIGNAL, "signal"},

@@ -3,15 +3,17 @@
 #include "engine.h"
 
 #include "../engine/lifecycle.h"
+#include "../engine/relay/policy.h"
 #include "fields.h"
 
 /* Names of requests and their message types. */
 static const char *const names[] = {
-    "hello",   "info",  "list",     "destroy",        "lifetime",        "pause", "expose",
-    "advance", "stats", "snapshot", "list_snapshots", "delete_snapshot", NULL};
+    "hello",   "info",  "list",     "destroy",        "lifetime",        "pause",   "expose",
+    "advance", "stats", "snapshot", "list_snapshots", "delete_snapshot", "network", NULL};
 static const uint16_t types[] = {SB_S_HELLO,    SB_S_INFO,     SB_S_LIST,      SB_S_DESTROY,
                                  SB_S_LIFETIME, SB_S_PAUSE,    SB_S_EXPOSE,    SB_S_ADVANCE,
-                                 SB_S_STATS,    SB_S_SNAPSHOT, SB_S_SNAPSHOTS, SB_S_UNSNAPSHOT};
+                                 SB_S_STATS,    SB_S_SNAPSHOT, SB_S_SNAPSHOTS, SB_S_UNSNAPSHOT,
+                                 SB_S_NETWORK};
 
 struct sb_engine *sb_lua_check_engine(lua_State *L, int arg)
 {
@@ -93,12 +95,27 @@ static int new_engine(lua_State *L)
     return 1;
 }
 
+/* policy_entry(text) -> "name", "address", nil: what it is as an entry of a network policy */
+static int policy_entry(lua_State *L)
+{
+    size_t len;
+    const char *text = luaL_checklstring(L, 1, &len);
+    enum sb_entry what = sb_policy_entry(text, len);
+    if (what == SB_ENTRY_NONE)
+        lua_pushnil(L);
+    else
+        lua_pushstring(L, what == SB_ENTRY_NAME ? "name" : "address");
+    return 1;
+}
+
 void sb_lua_open_engine(lua_State *L)
 {
     sb_lua_open_fields(L);
     sb_lua_register(L, &class);
     lua_pushcfunction(L, new_engine);
     lua_setfield(L, -2, "engine");
+    lua_pushcfunction(L, policy_entry);
+    lua_setfield(L, -2, "policy_entry");
     sb_lua_open_box(L);
     sb_lua_open_process(L);
     sb_lua_open_file(L);

@@ -26,7 +26,6 @@ local ALWAYS = {
   pty = true,
   raw_ports = true,
   setuid = true,
-  deny_over_allow = false,
   release_after_exit = true,
 }
 

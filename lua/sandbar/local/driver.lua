@@ -3,9 +3,12 @@
 
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
+local lazy = require "sandbar.lazy"
 local root = require "sandbar.local.root"
 local values = require "sandbar.local.values"
 local wait = require "sandbar.wait"
+
+local network = lazy "sandbar.local.network"
 
 local driver = {}
 
@@ -53,7 +56,7 @@ function Driver:request(opname, timeout, name, fields)
 end
 
 function Driver:hello(timeout)
-  return self:request("hello", timeout, "hello", {})
+  return self:request("hello", timeout, "hello", { network = "?" }) -- what it can do for networks is tried out
 end
 
 -- The answers to these three have object and, for create, release.
@@ -140,6 +143,18 @@ end
 function Driver:expose(id, port, on, timeout)
   local r, err = self:request(on and "expose" or "unexpose", timeout, "expose",
     { id = id, port = port, on = on and 1 or 0 })
+  return r and true, err
+end
+
+-- Returns once the new policy holds and what it does not allow is cut.
+function Driver:update_network(id, policy, timeout)
+  local fields = { id = id }
+  local ok, err = network.check(policy, fields)
+  if not ok then
+    return nil, errors.from(err, "update_network")
+  end
+  local r
+  r, err = self:request("update_network", timeout, "network", fields)
   return r and true, err
 end
 

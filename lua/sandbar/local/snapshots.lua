@@ -115,6 +115,9 @@ function snapshots.copies(driver, id, n, owned, timeout)
       lifetime_ms = of.lifetime_ms,
       on_expiry = of.on_expiry,
       auto_resume = of.auto_resume,
+      network = of.network,
+      net_allow = of.net_allow,
+      net_deny = of.net_deny,
       owned = owned and 1 or 0,
     }, link.left(deadline))
     if not r then

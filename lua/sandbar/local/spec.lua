@@ -4,7 +4,10 @@
 local check = require "sandbar.check"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
+local lazy = require "sandbar.lazy"
 local values = require "sandbar.local.values"
+
+local network = lazy "sandbar.local.network"
 
 local LIFETIME = 3600
 local MAX_EXECS = 64
@@ -223,16 +226,11 @@ for _, name in ipairs { "user", "cwd" } do
 end
 
 clause("network", function(s, f)
-  local network = s.network
-  if network == nil or network == "deny" then
-    f.network = "deny"
-    return "deny: only the sandbox's own loopback"
+  if s.network ~= nil and s.network ~= "deny" then
+    return network.check(s.network, f)
   end
-  if type(network) == "string" and network ~= "allow" then
-    return invalid("network", ("network: %q is neither \"allow\", \"deny\" nor a table"):format(
-      network))
-  end
-  return unsupported("network", "network: the local engine can only do \"deny\" yet")
+  f.network = "deny"
+  return "deny: only the sandbox's own loopback"
 end)
 
 clause("public_ports", function(s)

@@ -87,6 +87,9 @@ void sb_adopt_reach(struct sb_box *b)
  * connections: each would fill its socket's queue a little more, until it is thawed. */
 static void watch_again(struct sb_box *b)
 {
+    struct sb_failure f;
+    if (sb_network_start(b, &f) < 0)
+        b->net.retry_ms = sb_real_ms(); /* meanwhile everything is refused */
     bool paused = b->rec.state == SB_BOX_PAUSED;
     if (paused && b->group.dir >= 0)
         return;

@@ -96,6 +96,7 @@ struct sb_box *sb_box_new(const char *id)
     b->rec.range = -1;
     b->guest.fd = b->proc.fd = b->owner.fd = b->freezing.fd = -1;
     b->group.dir = b->record = b->mounts = -1;
+    b->net.control.fd = b->net.proc.fd = -1;
     struct sb_box **at = bucket_of(id);
     b->next = *at;
     *at = b;
@@ -117,6 +118,7 @@ void sb_box_forget(struct sb_box *b)
     sb_loop_drop(&b->proc);
     sb_loop_drop(&b->owner);
     sb_loop_drop(&b->freezing);
+    sb_network_end(b);
     sb_cgroup_remove(&b->group);
     sb_close(&b->record);
     sb_dissolve(b->mounts);
@@ -190,10 +192,9 @@ int sb_box_wait(struct sb_box *b, struct sb_conn *c, uint32_t req, uint16_t type
     return 0;
 }
 
-void sb_box_settle(struct sb_box *b, const struct sb_failure *f)
+/* Who is dropped meanwhile lives until the end of the batch. */
+static void answer_all(struct sb_box *b, struct sb_waiter *list, const struct sb_failure *f)
 {
-    struct sb_waiter *list = b->waiters;
-    b->waiters = NULL;
     while (list != NULL) {
         struct sb_waiter *w = list;
         list = w->next;
@@ -203,6 +204,28 @@ void sb_box_settle(struct sb_box *b, const struct sb_failure *f)
             sb_request_done(b, w);
         free(w);
     }
+}
+
+void sb_box_settle(struct sb_box *b, const struct sb_failure *f)
+{
+    struct sb_waiter *list = b->waiters;
+    b->waiters = NULL;
+    answer_all(b, list, f);
+}
+
+void sb_box_settle_type(struct sb_box *b, uint16_t type, const struct sb_failure *f)
+{
+    struct sb_waiter *list = NULL, **at = &b->waiters, *w;
+    while ((w = *at) != NULL) {
+        if (w->type != type) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        w->next = list;
+        list = w;
+    }
+    answer_all(b, list, f);
 }
 
 static void forget_conn(struct sb_box *b, void *arg)

@@ -5,6 +5,7 @@
 #include "birth.h"
 #include "cgroup.h"
 #include "loop.h"
+#include "network.h"
 #include "record.h"
 
 struct sb_conn;
@@ -40,6 +41,7 @@ struct sb_box {
     struct sb_list env;     /* only while booting */
     uint64_t clone_at;      /* likewise: pid 1's alone, once it has got it */
     int record;             /* its record's file, likewise; -1 after, and of resumed ones */
+    struct sb_network net;  /* its way to the world, if it has one */
     int mounts;             /* its mount namespace, from destroy on (dissolve.h); -1 */
     struct sb_waiter *waiters;
     enum sb_goal goal;
@@ -77,6 +79,8 @@ int sb_box_save_quickly(struct sb_box *b);
 int sb_box_wait(struct sb_box *b, struct sb_conn *c, uint32_t req, uint16_t type);
 /* Answers everybody who waits: with a failure, or (NULL) with what they asked for. */
 void sb_box_settle(struct sb_box *b, const struct sb_failure *f);
+/* Only those who wait for the answer to one type of request. */
+void sb_box_settle_type(struct sb_box *b, uint16_t type, const struct sb_failure *f);
 void sb_box_conn_gone(struct sb_conn *c);
 
 /* boot.c: makes pid 1 run. `owner` and the record are set. The answer goes to the waiters. */

@@ -54,14 +54,10 @@ static int refuse(const struct sb_wire_in *in, struct sb_failure *f)
         uint16_t tag;
         const char *name;
     } number[] = {{SB_F_LIMIT_MEMORY, "limits.memory"}, {SB_F_LIMIT_DISK, "limits.disk"}};
-    struct sb_field_view v;
     for (size_t i = 0; i < sizeof number / sizeof *number; i++)
         if (sb_read_u64(&in->fields, number[i].tag, 0) != 0)
             return sb_failed(f, "Unsupported", 0, number[i].name,
                              "%s is not there on the local engine", number[i].name);
-    if (sb_read_find(&in->fields, SB_F_NETWORK, &v) && v.len != 0 &&
-        (v.len != 4 || memcmp(v.data, "deny", 4) != 0))
-        return sb_failed(f, "Unsupported", 0, "network", "only network = \"deny\" is there so far");
     return 0;
 }
 
@@ -307,7 +303,8 @@ struct sb_box *sb_create_parse(const struct sb_wire_in *in, struct sb_failure *f
     if ((b->rec.snapshot != NULL ? take_snapshot(b, in, f) : take_template(&b->rec, in, f)) < 0 ||
         take_lists(b, in, f) < 0 || take_identity(&b->rec, in, f) < 0 ||
         take_life(&b->rec, in, f) < 0 || take_limits(&b->rec, in, f) < 0 ||
-        take_settings(b, in, f) < 0 || check_size(&b->rec, f) < 0) {
+        take_settings(b, in, f) < 0 || sb_network_take(&b->rec, &in->fields, f) < 0 ||
+        check_size(&b->rec, f) < 0) {
         sb_box_forget(b);
         return NULL;
     }

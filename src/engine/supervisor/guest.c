@@ -100,6 +100,10 @@ void sb_guest_set_up(struct sb_box *b)
     sb_birth_give(b->birth);
     b->birth = NULL;
     sb_slot_booted(b->rec.boot);
+    if (sb_network_start(b, &b->why) < 0) {
+        sb_guest_kill(b, NULL);
+        return;
+    }
     if (send_init(b) < 0) {
         sb_guest_kill(b, "it does not read its set-up");
         return;

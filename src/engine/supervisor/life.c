@@ -237,6 +237,7 @@ void sb_life_ended(struct sb_box *b)
     sb_loop_drop(&b->proc);
     sb_loop_drop(&b->guest);
     sb_loop_drop(&b->freezing);
+    sb_network_end(b);
     /* Everything in it has ended with pid 1. Removed last: its lock may be held for long by others. */
     struct sb_cgroup group = b->group;
     int mounts = b->mounts;
@@ -360,10 +361,16 @@ static void tick_box(struct sb_box *b, void *arg)
     }
     if (!live || b->rec.state != SB_BOX_RUNNING || b->rec.deadline_ms == 0)
         end = INT64_MAX;
+    if (live && b->net.retry_ms != 0) {
+        if (b->net.retry_ms <= t->now)
+            sb_network_again(b);
+        if (b->net.retry_ms != 0)
+            t->due = earlier(t->due, b->net.retry_ms);
+    }
     bool keeps_us = b->owner.fd >= 0 ||
                     (live && !b->spare && b->rec.state != SB_BOX_PAUSED &&
                      (b->rec.state != SB_BOX_RUNNING || b->rec.deadline_ms != 0 || b->dying));
-    if (!live || (b->step_due_ms == 0 && !b->fresh && !b->dying)) {
+    if (!live || (b->step_due_ms == 0 && !b->fresh && !b->dying && b->net.retry_ms == 0)) {
         rest_due_ms = earlier(rest_due_ms, end);
         sb_box_rest(b, keeps_us);
         return;

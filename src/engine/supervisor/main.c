@@ -22,6 +22,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "../relay/relay.h"
 #include "adopt.h"
 #include "box.h"
 #include "cgroup.h"
@@ -147,7 +148,10 @@ static int take_program(struct sb_failure *f)
         return sb_failed_errno(f, "program", "cannot seal pid 1's program");
     snprintf(path, sizeof path, "/proc/self/fd/%d", FD_PROGRAM);
     sup.image = sb_lift(open(path, O_RDONLY | O_CLOEXEC));
-    return sup.image < 0 ? sb_failed_errno(f, "program", "cannot open pid 1's program") : 0;
+    if (sup.image < 0)
+        return sb_failed_errno(f, "program", "cannot open pid 1's program");
+    sup.self = sb_lift(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+    return sup.self < 0 ? sb_failed_errno(f, "program", "cannot open our own program") : 0;
 }
 
 /* Keeps every number below SB_FD_END busy (birth.h); 3 stays the status pipe until it is closed. */
@@ -273,6 +277,8 @@ static int begin(struct sb_failure *f)
 
 int main(int argc, char **argv)
 {
+    if (argc > 0 && strcmp(argv[0], SB_RELAY_NAME) == 0)
+        return sb_relay_main(argc, argv);
     struct sb_failure f;
     struct sigaction alarm_action = {.sa_handler = on_alarm};
     prctl(PR_SET_DUMPABLE, 0);

@@ -128,6 +128,8 @@ void sb_record_free(struct sb_record *r)
     free(r->layers.data);
     free(r->labels.data);
     free(r->exposed.data);
+    free(r->net_allow.data);
+    free(r->net_deny.data);
     memset(r, 0, sizeof *r);
 }
 
@@ -156,6 +158,23 @@ static void pack_int(struct sb_packer *p, uint16_t tag, int64_t v)
     sb_pack_u64(p, tag, (uint64_t)v);
 }
 
+void sb_record_network(const struct sb_record *r, struct sb_packer *p)
+{
+    sb_pack_str(p, SB_F_NETWORK, r->network != NULL ? r->network : "deny");
+    pack_list(p, SB_F_NET_ALLOW, &r->net_allow);
+    pack_list(p, SB_F_NET_DENY, &r->net_deny);
+}
+
+const char *sb_network_word(const struct sb_reader *fields)
+{
+    static const char *const word[] = {"allow", "rules"};
+    struct sb_field_view f;
+    for (size_t i = 0; i < 2; i++)
+        if (sb_read_find(fields, SB_F_NETWORK, &f) && f.len == 5 && memcmp(f.data, word[i], 5) == 0)
+            return word[i];
+    return NULL;
+}
+
 static void pack_common(const struct sb_record *r, struct sb_packer *p)
 {
     sb_pack_str(p, SB_F_ID, r->id);
@@ -178,7 +197,7 @@ static void pack_common(const struct sb_record *r, struct sb_packer *p)
     pack_text(p, SB_F_CWD, r->cwd);
     pack_text(p, SB_F_CAUSE, r->cause);
     pack_text(p, SB_F_MESSAGE, r->message);
-    sb_pack_str(p, SB_F_NETWORK, "deny");
+    sb_record_network(r, p);
     if (r->limit_output != 0)
         sb_pack_u64(p, SB_F_LIMIT_OUTPUT, r->limit_output);
     if (r->limit_env != 0)
@@ -328,10 +347,12 @@ static int take_fields(struct sb_record *r, const struct sb_reader *in)
     struct sb_field_view f;
     int rc;
     while ((rc = sb_read_field(&walk, &f)) == 1) {
-        struct sb_list *l = f.tag == SB_F_LABEL     ? &r->labels
-                            : f.tag == SB_F_EXPOSED ? &r->exposed
-                            : f.tag == SB_F_LAYER   ? &r->layers
-                                                    : NULL;
+        struct sb_list *l = f.tag == SB_F_LABEL       ? &r->labels
+                            : f.tag == SB_F_EXPOSED   ? &r->exposed
+                            : f.tag == SB_F_LAYER     ? &r->layers
+                            : f.tag == SB_F_NET_ALLOW ? &r->net_allow
+                            : f.tag == SB_F_NET_DENY  ? &r->net_deny
+                                                      : NULL;
         if (l != NULL && sb_list_add(l, f.data, f.len) < 0)
             return -1;
     }
@@ -348,6 +369,7 @@ static int take_fields(struct sb_record *r, const struct sb_reader *in)
     int what = expiry != NULL ? sb_expiry_of(expiry, strlen(expiry)) : -1;
     r->on_expiry = what < 0 ? SB_EXPIRY_PAUSE_DISK : (enum sb_expiry)what;
     free(expiry);
+    r->network = sb_network_word(in);
     take_fixed(in, SB_F_BOOT, r->boot, sizeof r->boot);
     take_fixed(in, T_HOST_BOOT, r->host_boot, sizeof r->host_boot);
     take_fixed(in, T_SEAL, r->seal, sizeof r->seal);

@@ -44,6 +44,8 @@ struct sb_record {
     char seal[20];         /* a layer that its uppers are about to become; "" */
     struct sb_list layers; /* below its uppers, above the template: the lowest first */
     struct sb_list labels, exposed;
+    const char *network; /* "deny", "allow" or "rules"; NULL: "deny" */
+    struct sb_list net_allow, net_deny;
     char boot[37], host_boot[40], group[32];
     int64_t created_ms, started_ms, ends_ms; /* wall clock, for show */
     int64_t deadline_ms;                     /* CLOCK_BOOTTIME of host_boot; 0: none */
@@ -76,6 +78,9 @@ int sb_record_refresh(const struct sb_record *r, int dir);
 int sb_record_read(struct sb_record *r, int dir, const char *id);
 /* The fields a caller may see. A record that does not fit is shown without its lists. */
 void sb_record_show(const struct sb_record *r, struct sb_packer *p);
+/* Its network policy's fields, and the policy's word as they have it. */
+void sb_record_network(const struct sb_record *r, struct sb_packer *p);
+const char *sb_network_word(const struct sb_reader *fields);
 /* Bytes that takes; 0: more than an answer has room for. */
 size_t sb_record_shown(const struct sb_record *r);
 /* A pidfd of the process in <dir>/birth, if that still lives; -1 otherwise. */

@@ -13,6 +13,7 @@
 #include "freeze.h"
 #include "import.h"
 #include "life.h"
+#include "netplace.h"
 #include "slot.h"
 #include "snapshot.h"
 #include "sockets.h"
@@ -42,6 +43,8 @@ static void send_record(struct sb_conn *c, uint32_t req, struct sb_box *b, bool 
     }
     sb_conn_begin(&p, SB_REPLY, req);
     sb_record_show(&b->rec, &p);
+    if (!connect)
+        sb_network_show(b, &p);
     sb_conn_send(c, &p, &fd, fd >= 0 ? 1 : 0);
     sb_close(&fd);
 }
@@ -93,6 +96,12 @@ static int hello(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failu
         snprintf(text, sizeof text, "supplementary_groups=%s", sup.groups);
         sb_pack_str(&p, SB_F_CAP, text);
         sb_pack_str(&p, SB_F_CAP, "privilege_isolated=false");
+    }
+    struct sb_field_view v;
+    if (sb_read_find(&in->fields, SB_F_NETWORK, &v) && sb_netplace_works()) {
+        sb_pack_str(&p, SB_F_CAP, "name_rules");
+        sb_pack_str(&p, SB_F_CAP, "deny_over_allow");
+        sb_pack_str(&p, SB_F_CAP, "udp");
     }
     sb_conn_send(c, &p, NULL, 0);
     return 0;
@@ -478,6 +487,21 @@ static int expose(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
     return 0;
 }
 
+static int network(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_box *b = named(in, f);
+    if (b == NULL)
+        return -1;
+    if (b->rec.state != SB_BOX_RUNNING || b->proc.fd < 0 || b->dying)
+        return sb_failed(f, "NotRunning", 0, "network", "sandbox %s is not running", b->rec.id);
+    if (wait_for(b, c, in, f) < 0)
+        return -1;
+    struct sb_failure why;
+    if (sb_network_change(b, &in->fields, &why) < 0)
+        sb_box_settle_type(b, SB_S_NETWORK, &why);
+    return 0;
+}
+
 static int advance(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
     char text[64];
@@ -538,6 +562,7 @@ static int (*const handler[])(struct sb_conn *, const struct sb_wire_in *, struc
     [SB_S_SNAPSHOT - SB_S_HELLO] = snapshot,
     [SB_S_SNAPSHOTS - SB_S_HELLO] = sb_snapshot_list,
     [SB_S_UNSNAPSHOT - SB_S_HELLO] = sb_snapshot_delete,
+    [SB_S_NETWORK - SB_S_HELLO] = network,
 };
 
 void sb_request_handle(struct sb_conn *c, struct sb_wire_in *in)

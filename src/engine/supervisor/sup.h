@@ -36,6 +36,7 @@ struct sb_sup {
         trash;                            /* directories of the state root */
     int null;                             /* /dev/null, read-write */
     int image;                            /* pid 1's program: sealed memfd, read-only */
+    int self;                             /* our own, for relays */
     uid_t owner;                          /* who may connect, as seen from here: always 0 */
     uint32_t sub_uid, sub_gid, sub_count; /* the ranges mapped into S; 0 without */
     char groups[128]; /* single-id form: supplementary groups that stay, "4,27"; "" without any */

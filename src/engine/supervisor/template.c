@@ -99,7 +99,7 @@ static const struct {
                   "users:x:100:\nuser:x:1000:\nnogroup:x:65534:\n"},
     {"etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost\n"},
     {"etc/hostname", "sandbox\n"},
-    {"etc/resolv.conf", ""},
+    {"etc/resolv.conf", "nameserver 192.0.0.1\n"}, /* SB_NET_RESOLVER4 */
     {"etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n"
                           "networks: files\nprotocols: files\nservices: files\nrpc: files\n"},
     {"etc/profile", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"

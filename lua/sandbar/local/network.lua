@@ -1,0 +1,76 @@
+-- Network policies: checked, and put into the fields of a request. What they mean is said in
+-- docs/internals/network.md.
+
+local core = require "sandbar.core"
+local values = require "sandbar.local.values"
+
+local MAX_ENTRIES = 256
+
+local network = {}
+
+local invalid, unsupported = values.invalid, values.unsupported
+
+local KEYS = { allow = true, deny = true, inject = true, upstream_proxy = true }
+
+-- A list of texts for the wire, or nil and why not.
+local function entries(list, said, names)
+  if list == nil then
+    return {}
+  end
+  if type(list) ~= "table" then
+    return invalid("network", said .. ": a list of strings is needed")
+  end
+  local out = {}
+  for key, value in pairs(list) do
+    if type(key) ~= "number" or type(value) ~= "string" then
+      return invalid("network", said .. ": a list of strings is needed")
+    end
+    local what = core.policy_entry(value)
+    if not what or (what == "name" and not names) then
+      return invalid("network", ("%s: %q is neither %san address nor a CIDR"):format(said, value,
+        names and "a host name, " or ""))
+    end
+  end
+  for i, value in ipairs(list) do
+    out[i] = value
+  end
+  if #out > MAX_ENTRIES then
+    return invalid("network", ("%s: %d entries at most"):format(said, MAX_ENTRIES))
+  end
+  return out
+end
+
+-- Adds the fields network, net_allow, net_deny. What is to be told, or nil and why not.
+function network.check(policy, f)
+  if policy == "deny" or policy == "allow" then
+    f.network = policy
+    return "allow: TCP and UDP to everywhere but the host itself and link-local addresses"
+  elseif type(policy) ~= "table" then
+    return invalid("network", ("network: %q is neither \"allow\", \"deny\" nor a table"):format(tostring(policy)))
+  end
+  for key in pairs(policy) do
+    if not KEYS[key] then
+      return invalid("network", ("network: there is no key %q"):format(tostring(key)))
+    end
+  end
+  for _, name in ipairs { "inject", "upstream_proxy" } do
+    if policy[name] ~= nil then
+      return unsupported("network." .. name, ("network.%s: the local engine cannot do it yet"):format(name))
+    end
+  end
+  if policy.allow == nil then
+    return invalid("network", "network.allow: it is missing; an empty one blocks everything")
+  end
+  local allow, deny, err
+  allow, err = entries(policy.allow, "network.allow", true)
+  if allow then
+    deny, err = entries(policy.deny, "network.deny")
+  end
+  if not deny then
+    return nil, err
+  end
+  f.network, f.net_allow, f.net_deny = "rules", allow, deny
+  return ("rules: %d entries may be reached, %d may not"):format(#allow, #deny)
+end
+
+return network

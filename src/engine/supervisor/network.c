@@ -1,0 +1,371 @@
+/* Starts and watches the relays of sandboxes. A relay is this program again, in another role: its own process,
+ * without rights, which gets listeners of the sandbox's network and its policy, and tells what it refused.
+ * While there is none everything is refused. */
+#include "network.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../relay/policy.h"
+#include "../relay/relay.h"
+#include "box.h"
+#include "netplace.h"
+#include "raw.h"
+#include "slot.h"
+#include "wire.h"
+
+enum { RETRY_MS = 1000, PER_TURN = 16, DENIED_BYTES = 480 };
+enum { RELAY_ID = SB_RANGE_SIZE - 3 }; /* of a sandbox's range, as root: nobody inside */
+
+/* What the relay's table holds, by its indexes. */
+struct sb_denials {
+    struct {
+        uint16_t len;
+        char text[DENIED_BYTES];
+    } entry[SB_RELAY_DENIED];
+};
+
+/* ---- the policy ---- */
+
+static int copy_lists(struct sb_record *r, const struct sb_reader *fields)
+{
+    struct sb_reader walk = *fields;
+    struct sb_field_view v;
+    while (sb_read_field(&walk, &v) == 1) {
+        struct sb_list *l = v.tag == SB_F_NET_ALLOW  ? &r->net_allow
+                            : v.tag == SB_F_NET_DENY ? &r->net_deny
+                                                     : NULL;
+        if (l != NULL && sb_list_add(l, v.data, v.len) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static struct sb_policy policy; /* the one that is looked at */
+
+static int read_policy(const struct sb_reader *fields, struct sb_failure *f)
+{
+    struct sb_policy_error e;
+    if (sb_policy_read(&policy, fields, &e) == 0)
+        return 0;
+    return sb_failed(f, "InvalidArgument", 0, e.field, "%s: \"%s\" %s", e.field, e.entry, e.what);
+}
+
+int sb_network_take(struct sb_record *r, const struct sb_reader *fields, struct sb_failure *f)
+{
+    struct sb_record next = {.id = ""};
+    if (read_policy(fields, f) < 0)
+        return -1;
+    if (copy_lists(&next, fields) < 0) {
+        free(next.net_allow.data);
+        free(next.net_deny.data);
+        return sb_failed(f, NULL, ENOMEM, "network", "memory");
+    }
+    free(r->net_allow.data);
+    free(r->net_deny.data);
+    r->network = sb_network_word(fields);
+    r->net_allow = next.net_allow;
+    r->net_deny = next.net_deny;
+    return 0;
+}
+
+/* Of the sandbox's record, as fields. */
+static const struct sb_policy *policy_of(const struct sb_record *r, struct sb_packer *p)
+{
+    struct sb_failure f;
+    struct sb_msg head;
+    struct sb_reader fields;
+    sb_record_network(r, p);
+    if (r->network == NULL || p->overflow || sb_read_begin(&fields, &head, p->buf, p->len) < 0 ||
+        read_policy(&fields, &f) < 0)
+        policy.mode = SB_POLICY_DENY;
+    return &policy;
+}
+
+/* The host's resolvers, as of now. */
+static void pack_resolvers(struct sb_packer *p)
+{
+    static const char word[] = "nameserver";
+    sb_autofree char *text = sb_read_at(AT_FDCWD, "/etc/resolv.conf", 65536, NULL);
+    char *rest = text, *line;
+    int n = 0;
+    while (rest != NULL && n < SB_RESOLVERS && (line = strsep(&rest, "\n")) != NULL) {
+        char *at = line + sizeof word - 1;
+        if (strncmp(line, word, sizeof word - 1) != 0 || (*at != ' ' && *at != '\t'))
+            continue;
+        at += strspn(at, " \t");
+        at[strcspn(at, " \t\r")] = '\0';
+        struct sb_cidr c;
+        if (!sb_cidr_read(&c, at, strlen(at)))
+            continue; /* an address with a scope, or none */
+        sb_pack_str(p, SB_F_RESOLVER, at);
+        n++;
+    }
+}
+
+/* ---- its process ---- */
+
+struct start {
+    int fd[SB_RELAY_END]; /* [SB_RELAY_CONTROL] and on; -1: none */
+    char uid[12];
+    volatile int err;
+};
+
+static int run(void *arg)
+{
+    struct start *s = arg;
+    const char *const argv[] = {SB_RELAY_NAME, s->uid, NULL};
+    const char *const envp[] = {NULL};
+    long rc = sb_sys(setsid, 0);
+    /* All that are given lie above all numbers they are to have, as does our own program. */
+    for (int n = SB_RELAY_CONTROL; rc >= 0 && n < SB_RELAY_END; n++)
+        rc = s->fd[n] >= 0 ? sb_sys(dup3, s->fd[n], n, 0) : sb_sys(close, n) * 0;
+    if (rc >= 0)
+        rc = sb_sys(dup3, sup.self, SB_RELAY_END, O_CLOEXEC);
+    if (rc >= 0)
+        rc = sb_sys(close_range, SB_RELAY_END + 1, ~0U, 0);
+    if (rc >= 0)
+        rc = sb_sys(execveat, SB_RELAY_END, "", argv, envp, AT_EMPTY_PATH);
+    s->err = (int)-rc;
+    return 1;
+}
+
+/* The pidfd, or -1 and errno. */
+static int spawn(struct start *s)
+{
+    static char stack[SB_STACK] __attribute__((aligned(16)));
+    int pidfd = -1;
+    struct clone_args args = {
+        .flags = CLONE_VM | CLONE_VFORK | CLONE_CLEAR_SIGHAND | CLONE_PIDFD,
+        .pidfd = (uint64_t)(uintptr_t)&pidfd,
+        .stack = (uint64_t)(uintptr_t)stack,
+        .stack_size = sizeof stack,
+    };
+    s->err = 0;
+    long pid = sb_raw_clone3(&args, sizeof args, run, s);
+    if (pid < 0) {
+        errno = (int)-pid;
+        return -1;
+    }
+    if (s->err == 0)
+        return pidfd;
+    while (waitid(P_PIDFD, (id_t)pidfd, &(siginfo_t){0}, WEXITED | __WALL) < 0 && errno == EINTR)
+        ;
+    close(pidfd);
+    errno = s->err;
+    return -1;
+}
+
+static void reap(struct sb_source *src, uint32_t events)
+{
+    (void)events;
+    waitid(P_PIDFD, (id_t)src->fd, &(siginfo_t){0}, WEXITED | WNOHANG | __WALL);
+    sb_loop_drop(src);
+    sb_loop_bury(src);
+}
+
+/* Its end takes its time: nobody waits for it. */
+static void forget_relay(struct sb_box *b)
+{
+    sb_loop_drop(&b->net.control);
+    if (b->net.proc.fd < 0)
+        return;
+    pidfd_send_signal(b->net.proc.fd, SIGKILL, NULL, 0);
+    struct sb_source *dying = calloc(1, sizeof *dying);
+    int fd = dying != NULL ? fcntl(b->net.proc.fd, F_DUPFD_CLOEXEC, SB_FD_END) : -1;
+    sb_loop_drop(&b->net.proc);
+    if (fd < 0 || sb_loop_add(dying, fd, EPOLLIN, reap) < 0)
+        free(dying); /* a zombie stays until we end */
+}
+
+void sb_network_end(struct sb_box *b)
+{
+    forget_relay(b);
+    b->net.retry_ms = 0;
+    free(b->net.denials);
+    b->net.denials = NULL;
+}
+
+/* ---- what it says ---- */
+
+static void keep_denied(struct sb_box *b, const struct sb_wire_in *in)
+{
+    struct sb_field_view v;
+    uint64_t i = sb_read_u64(&in->fields, SB_F_INDEX, SB_RELAY_DENIED);
+    if (i >= SB_RELAY_DENIED || !sb_read_find(&in->fields, SB_F_DENIED, &v) || v.len > DENIED_BYTES)
+        return;
+    if (b->net.denials == NULL && (b->net.denials = calloc(1, sizeof *b->net.denials)) == NULL)
+        return;
+    b->net.denials->entry[i].len = (uint16_t)v.len;
+    memcpy(b->net.denials->entry[i].text, v.data, v.len);
+}
+
+void sb_network_show(const struct sb_box *b, struct sb_packer *p)
+{
+    for (int i = 0; b->net.denials != NULL && i < SB_RELAY_DENIED; i++) {
+        struct sb_packer before = *p;
+        if (b->net.denials->entry[i].len != 0)
+            sb_pack_bytes(p, SB_F_DENIED, b->net.denials->entry[i].text,
+                          b->net.denials->entry[i].len);
+        if (p->overflow && !before.overflow)
+            *p = before;
+    }
+}
+
+/* It ended by itself: from now on everything is refused, until there is another. */
+static void lost(struct sb_box *b)
+{
+    int64_t now = sb_real_ms();
+    sb_box_stir(b);
+    forget_relay(b);
+    b->net.retry_ms = b->net.started_ms + RETRY_MS > now ? b->net.started_ms + RETRY_MS : now;
+}
+
+static void control_ready(struct sb_source *src, uint32_t events)
+{
+    struct sb_box *b = SB_OWNER(src, struct sb_box, net.control);
+    struct sb_wire_in in;
+    (void)events;
+    for (int i = 0; i < PER_TURN && b->net.control.fd >= 0; i++) {
+        int rc = sb_wire_receive(b->net.control.fd, &in, 0);
+        if (rc == 0)
+            return;
+        if (rc < 0) {
+            lost(b);
+            return;
+        }
+        if (in.head.type == SB_R_DENIED)
+            keep_denied(b, &in);
+        else if (in.head.type == SB_REPLY && in.head.req == b->net.asked)
+            sb_box_settle_type(b, SB_S_NETWORK, NULL);
+        sb_wire_done(&in);
+    }
+}
+
+static void proc_ready(struct sb_source *src, uint32_t events)
+{
+    (void)events;
+    lost(SB_OWNER(src, struct sb_box, net.proc));
+}
+
+/* ---- starting and changing ---- */
+
+static unsigned char message[SB_MSG_MAX];
+
+static int tell(struct sb_box *b, struct sb_packer *p, struct sb_failure *f)
+{
+    pack_resolvers(p);
+    if (p->overflow || sb_wire_send(b->net.control.fd, p, NULL, 0) < 0)
+        return sb_failed_errno(f, "network", "the relay takes no policy");
+    return 0;
+}
+
+static int start_relay(struct sb_box *b, struct sb_packer *p, struct sb_failure *f)
+{
+    struct sb_net_sockets s;
+    struct start start;
+    int pair[2];
+    if (sb_netplace_make(b->proc.fd, &s, f) < 0)
+        return -1;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0) {
+        sb_netplace_close(&s);
+        return sb_failed_errno(f, "network", "socketpair");
+    }
+    const int fd[] = {pair[1], s.tcp4, s.udp4, s.raw4, s.tcp6, s.udp6, s.raw6, s.kept};
+    memcpy(start.fd + SB_RELAY_CONTROL, fd, sizeof fd);
+    if (sup.mode == SB_MODE_ROOT)
+        snprintf(start.uid, sizeof start.uid, "%u", sb_slot_root(b->rec.range) + RELAY_ID);
+    else
+        snprintf(start.uid, sizeof start.uid, "-");
+    int pidfd = spawn(&start);
+    close(pair[1]);
+    sb_netplace_close(&s);
+    if (pidfd < 0) {
+        close(pair[0]);
+        return sb_failed_errno(f, "network", "cannot start a relay");
+    }
+    b->net.retry_ms = 0;
+    b->net.started_ms = sb_real_ms();
+    if (sb_loop_add(&b->net.proc, pidfd, EPOLLIN, proc_ready) < 0) {
+        close(pair[0]); /* which ends it */
+        return sb_failed_errno(f, "network", "epoll");
+    }
+    if (sb_loop_add(&b->net.control, pair[0], EPOLLIN, control_ready) < 0 || tell(b, p, f) < 0) {
+        forget_relay(b);
+        return -1;
+    }
+    return 0;
+}
+
+static void begin(struct sb_box *b, struct sb_packer *p)
+{
+    sb_pack_begin(p, message, sizeof message, SB_R_POLICY, ++b->net.asked, 0);
+}
+
+int sb_network_start(struct sb_box *b, struct sb_failure *f)
+{
+    struct sb_packer p;
+    if (b->rec.network == NULL)
+        return 0;
+    begin(b, &p);
+    return sb_policy_opens(policy_of(&b->rec, &p)) ? start_relay(b, &p, f) : 0;
+}
+
+void sb_network_again(struct sb_box *b)
+{
+    struct sb_failure f;
+    b->net.retry_ms = 0;
+    if (sb_network_start(b, &f) == 0)
+        return;
+    b->net.retry_ms = sb_real_ms() + RETRY_MS;
+    sb_box_settle_type(b, SB_S_NETWORK, &f);
+}
+
+int sb_network_change(struct sb_box *b, const struct sb_reader *fields, struct sb_failure *f)
+{
+    struct sb_record before = {.network = b->rec.network};
+    struct sb_packer p;
+    before.net_allow = b->rec.net_allow;
+    before.net_deny = b->rec.net_deny;
+    b->rec.net_allow = b->rec.net_deny = (struct sb_list){NULL, 0};
+    int rc = sb_network_take(&b->rec, fields, f);
+    size_t shown = rc == 0 ? sb_record_shown(&b->rec) : 0;
+    if (rc == 0 && (shown == 0 || shown > SB_SHOWN_MAX))
+        rc = sb_failed(f, "LimitExceeded", 0, "network", "the network policy is too long");
+    if (rc == 0 && sb_box_save(b) < 0)
+        rc = sb_failed_errno(f, "record", "cannot write the record");
+    if (rc == 0) {
+        free(before.net_allow.data);
+        free(before.net_deny.data);
+    } else {
+        free(b->rec.net_allow.data);
+        free(b->rec.net_deny.data);
+        b->rec.network = before.network;
+        b->rec.net_allow = before.net_allow;
+        b->rec.net_deny = before.net_deny;
+        return rc;
+    }
+    begin(b, &p);
+    bool opens = sb_policy_opens(policy_of(&b->rec, &p));
+    if (b->net.control.fd >= 0) {
+        if (tell(b, &p, f) < 0)
+            forget_relay(b); /* closed, rather than as it was */
+        else
+            return 0;
+    } else if (opens) {
+        return start_relay(b, &p, f);
+    }
+    sb_box_settle_type(b, SB_S_NETWORK, NULL);
+    return 0;
+}

@@ -192,12 +192,17 @@ int sb_box_wait(struct sb_box *b, struct sb_conn *c, uint32_t req, uint16_t type
     return 0;
 }
 
-/* Who is dropped meanwhile lives until the end of the batch. */
-static void answer_all(struct sb_box *b, struct sb_waiter *list, const struct sb_failure *f)
+/* One at a time: an answer may end a connection, which is then looked for among those that are left. */
+static void settle(struct sb_box *b, uint16_t type, bool of_type, const struct sb_failure *f)
 {
-    while (list != NULL) {
-        struct sb_waiter *w = list;
-        list = w->next;
+    for (;;) {
+        struct sb_waiter **at = &b->waiters;
+        while (*at != NULL && ((*at)->type == type) != of_type)
+            at = &(*at)->next;
+        struct sb_waiter *w = *at;
+        if (w == NULL)
+            return;
+        *at = w->next;
         if (w->conn != NULL && f != NULL)
             sb_conn_fail(w->conn, w->req, f);
         else if (w->conn != NULL)
@@ -208,24 +213,17 @@ static void answer_all(struct sb_box *b, struct sb_waiter *list, const struct sb
 
 void sb_box_settle(struct sb_box *b, const struct sb_failure *f)
 {
-    struct sb_waiter *list = b->waiters;
-    b->waiters = NULL;
-    answer_all(b, list, f);
+    settle(b, 0, false, f);
 }
 
 void sb_box_settle_type(struct sb_box *b, uint16_t type, const struct sb_failure *f)
 {
-    struct sb_waiter *list = NULL, **at = &b->waiters, *w;
-    while ((w = *at) != NULL) {
-        if (w->type != type) {
-            at = &w->next;
-            continue;
-        }
-        *at = w->next;
-        w->next = list;
-        list = w;
-    }
-    answer_all(b, list, f);
+    settle(b, type, true, f);
+}
+
+void sb_box_settle_others(struct sb_box *b, uint16_t type, const struct sb_failure *f)
+{
+    settle(b, type, false, f);
 }
 
 static void forget_conn(struct sb_box *b, void *arg)

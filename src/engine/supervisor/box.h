@@ -79,8 +79,9 @@ int sb_box_save_quickly(struct sb_box *b);
 int sb_box_wait(struct sb_box *b, struct sb_conn *c, uint32_t req, uint16_t type);
 /* Answers everybody who waits: with a failure, or (NULL) with what they asked for. */
 void sb_box_settle(struct sb_box *b, const struct sb_failure *f);
-/* Only those who wait for the answer to one type of request. */
+/* Only those who wait for the answer to one type of request, or all but those. */
 void sb_box_settle_type(struct sb_box *b, uint16_t type, const struct sb_failure *f);
+void sb_box_settle_others(struct sb_box *b, uint16_t type, const struct sb_failure *f);
 void sb_box_conn_gone(struct sb_conn *c);
 
 /* boot.c: makes pid 1 run. `owner` and the record are set. The answer goes to the waiters. */

@@ -56,30 +56,13 @@ void sb_life_remove(struct sb_box *b)
     }
 }
 
-/* Those who asked for one thing. */
-static struct sb_waiter *take_waiters(struct sb_box *b, uint16_t type)
-{
-    struct sb_waiter *list = b->waiters, *taken = NULL;
-    b->waiters = NULL;
-    while (list != NULL) {
-        struct sb_waiter *w = list, **to = w->type == type ? &taken : &b->waiters;
-        list = w->next;
-        w->next = *to;
-        *to = w;
-    }
-    return taken;
-}
-
 static void remove_and_forget(struct sb_box *b)
 {
     sb_life_remove(b);
     if (b->rec.state == SB_BOX_FAILED && sb_box_dir_exists(b))
         return;
     /* Who waited for something else than its end learns that there is no such sandbox. */
-    struct sb_waiter *destroyers = take_waiters(b, SB_S_DESTROY), *rest = b->waiters;
-    b->waiters = destroyers;
-    sb_box_settle(b, NULL);
-    b->waiters = rest;
+    sb_box_settle_type(b, SB_S_DESTROY, NULL);
     struct sb_failure f;
     sb_failed(&f, "NotFound", 0, "destroyed", "sandbox %s was destroyed", b->rec.id);
     sb_box_settle(b, &f);
@@ -138,20 +121,15 @@ int sb_life_resume(struct sb_box *b, struct sb_failure *f)
 
 void sb_life_paused(struct sb_box *b)
 {
-    struct sb_waiter *resumers = take_waiters(b, SB_S_RESUME);
-    sb_box_settle(b, NULL);
-    b->waiters = resumers;
     struct sb_failure f;
-    if (resumers != NULL && sb_life_resume(b, &f) < 0)
+    sb_box_settle_others(b, SB_S_RESUME, NULL);
+    if (b->waiters != NULL && sb_life_resume(b, &f) < 0)
         sb_box_settle(b, &f);
 }
 
 void sb_life_not_paused(struct sb_box *b, const struct sb_failure *f)
 {
-    struct sb_waiter *pausers = take_waiters(b, SB_S_PAUSE), *rest = b->waiters;
-    b->waiters = pausers;
-    sb_box_settle(b, f);
-    b->waiters = rest;
+    sb_box_settle_type(b, SB_S_PAUSE, f);
     if (b->expired) {
         b->expired = false;
         stop(b);

@@ -171,7 +171,8 @@ describe("faults of files", function()
         assert.equal(size, at)
         assert.is_true(calls >= size / 1048576)
       end
-      assert.is_true(most - before < 32768, ("grew by %d kB"):format(most - before))
+      local bounded = os.getenv("SPEC_SANITIZER") ~= "asan" -- which keeps for a while what was freed
+      assert.is_true(not bounded or most - before < 32768, ("grew by %d kB"):format(most - before))
       assert.equal(size, files:stat("f").size)
       assert.equal("", (helper.shell(("cmp %s/in %s/out"):format(dir, dir))))
       os.remove(dir .. "/in")

@@ -46,6 +46,19 @@ local function usable(state, op)
   return true
 end
 
+-- Whether a lifecycle call may begin, and its timeout; or nil and why not. `opts` have been checked.
+local function ready(state, op, opts)
+  local timeout, err = timeout_of(opts, op)
+  local ok = not err
+  if ok then
+    ok, err = usable(state, op)
+  end
+  if not ok then
+    return nil, err
+  end
+  return true, timeout
+end
+
 -- ---- processes ----
 
 function methods:exec(cmd, opts)
@@ -137,16 +150,11 @@ local function drive(self, op, opts, extra, fn, level)
     schema[key] = kind
   end
   opts = check.options(op, 1, opts, schema, level or 2)
-  local timeout, err = timeout_of(opts, op)
-  local ok = not err
-  if ok then
-    ok, err = usable(state, op)
-  end
+  local ok, timeout = ready(state, op, opts)
   if not ok then
-    return nil, err
+    return nil, timeout
   end
-  local result
-  result, err = fn(state, opts, timeout)
+  local result, err = fn(state, opts, timeout)
   return result, state._link:heard(err)
 end
 
@@ -176,14 +184,11 @@ function methods:set_lifetime(lifetime, opts)
   local state = state_of(self)
   check.arg("set_lifetime", 1, lifetime, "timeout")
   opts = check.options("set_lifetime", 2, opts, TIMEOUT)
-  local timeout, err = timeout_of(opts, "set_lifetime")
-  local ok = not err
-  if ok then
-    ok, err = usable(state, "set_lifetime")
-  end
+  local ok, timeout = ready(state, "set_lifetime", opts)
   if not ok then
-    return nil, err
+    return nil, timeout
   end
+  local err
   state.ends_at, err = state._link.driver:set_lifetime(state.id, lifetime, timeout)
   return state.ends_at and true, state._link:heard(err)
 end
@@ -193,16 +198,12 @@ function methods:update_network(policy, opts)
   local state = state_of(self)
   check.arg("update_network", 1, policy, "string|table")
   opts = check.options("update_network", 2, opts, TIMEOUT)
-  local timeout, err = timeout_of(opts, "update_network")
-  local ok = not err
-  if ok then
-    ok, err = usable(state, "update_network")
-  end
+  local ok, timeout = ready(state, "update_network", opts)
   if not ok then
-    return nil, err
+    return nil, timeout
   end
-  ok, err = state._link.driver:update_network(state.id, policy, timeout)
-  return ok, state._link:heard(err)
+  local done, err = state._link.driver:update_network(state.id, policy, timeout)
+  return done, state._link:heard(err)
 end
 
 -- Returns the kind that was really taken.
@@ -236,19 +237,17 @@ function methods:snapshot(name, opts)
   local state = state_of(self)
   check.arg("snapshot", 1, name, "string?")
   opts = check.options("snapshot", 2, opts, TIMEOUT)
-  local timeout, err = timeout_of(opts, "snapshot")
-  local ok = not err
-  if ok then
-    ok, err = usable(state, "snapshot")
-  end
-  if ok and name ~= nil then
-    ok, err = values.check_id(name, "snapshot")
-  end
+  local ok, timeout = ready(state, "snapshot", opts)
   if not ok then
-    return nil, errors.from(err, "snapshot")
+    return nil, timeout
   end
-  local taken
-  taken, err = state._link.driver:snapshot(state.id, name, false, timeout)
+  if name ~= nil then
+    local named, why = values.check_id(name, "snapshot")
+    if not named then
+      return nil, errors.from(why, "snapshot")
+    end
+  end
+  local taken, err = state._link.driver:snapshot(state.id, name, false, timeout)
   return taken, state._link:heard(err)
 end
 
@@ -257,17 +256,12 @@ function methods:fork(n, opts)
   local state = state_of(self)
   check.arg("fork", 1, n, "number?")
   opts = check.options("fork", 2, opts, TIMEOUT)
-  local timeout, err = timeout_of(opts, "fork")
-  local ok = not err
-  if ok then
-    ok, err = usable(state, "fork")
-  end
+  local ok, timeout = ready(state, "fork", opts)
   if not ok then
-    return nil, err
+    return nil, timeout
   end
   local to = state._link
-  local made
-  made, err = snapshots.copies(to.driver, state.id, n or 1, state.owned, timeout)
+  local made, err = snapshots.copies(to.driver, state.id, n or 1, state.owned, timeout)
   if not made then
     return nil, to:heard(err)
   end

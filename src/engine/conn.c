@@ -69,33 +69,25 @@ static int slots_grow(struct sb_conn *conn)
     return 0;
 }
 
-/* What lets go of something is never too late, whatever the epoch. */
-static int lets_go(uint16_t type)
+static uint32_t slot_take(struct sb_conn *conn, struct sb_call *call, uint16_t type)
 {
-    return type == SB_C_KILL || type == SB_C_RELEASE || type == SB_C_DETACH || type == SB_C_TELL;
-}
-
-static void slot_number(struct sb_conn *conn, struct sb_conn_slot *slot, uint16_t type)
-{
-    slot->number = lets_go(type) ? 0 : conn->sent + 1;
-    slot->epoch = conn->epoch;
-}
-
-static uint32_t slot_take(struct sb_conn *conn, struct sb_call *call)
-{
+    struct sb_conn_slot *slot;
     uint32_t index;
     if (conn->free_slot == NO_SLOT && slots_grow(conn) < 0)
         return 0;
     index = conn->free_slot;
-    conn->free_slot = conn->slots[index].next_free;
+    slot = &conn->slots[index];
+    conn->free_slot = slot->next_free;
     conn->turn = (conn->turn + 1) & 0xffff;
-    conn->slots[index].req = conn->turn << 16 | (index + 1);
-    conn->slots[index].call = call;
+    slot->req = conn->turn << 16 | (index + 1);
+    slot->number = sb_msg_lets_go(type) ? 0 : conn->sent + 1;
+    slot->epoch = conn->epoch;
+    slot->call = call;
     if (call != NULL) {
-        call->req = conn->slots[index].req;
+        call->req = slot->req;
         conn->in_flight++;
     }
-    return conn->slots[index].req;
+    return slot->req;
 }
 
 static struct sb_conn_slot *slot_find(struct sb_conn *conn, uint32_t req)
@@ -334,9 +326,9 @@ int sb_conn_call(struct sb_conn *conn, struct sb_call *call, unsigned char *msg,
     pthread_mutex_lock(&conn->lock);
     if (conn->state != SB_CONN_OPEN) {
         rc = sb_fail(err, SB_ERR_NOT_RUNNING, "the connection has ended");
-    } else if (conn->frozen != 0 && !lets_go(head.type)) {
+    } else if (conn->frozen != 0 && !sb_msg_lets_go(head.type)) {
         rc = fail_frozen(err);
-    } else if ((req = slot_take(conn, call)) == 0) {
+    } else if ((req = slot_take(conn, call, head.type)) == 0) {
         rc = conn->room == SLOTS_MAX
                  ? sb_fail(err, SB_ERR_BUSY, "too many requests are in flight")
                  : sb_fail_errno(err, ENOMEM, "send", "a request could not be noted");
@@ -350,8 +342,7 @@ int sb_conn_call(struct sb_conn *conn, struct sb_call *call, unsigned char *msg,
         if (rc < 0)
             slot_drop(conn, slot_find(conn, req));
         else
-            slot_number(conn, slot_find(conn, req), head.type);
-        conn->sent += rc == 0;
+            conn->sent++;
     }
     pthread_mutex_unlock(&conn->lock);
     if (spilled >= 0)

@@ -126,6 +126,12 @@ enum sb_msg_type {
     SB_R_DENIED, /* index, denied: one entry of its table of what it has refused */
 };
 
+/* Requests that let go of something: pid 1 serves them whatever epoch they are of, and its callers rely on that. */
+static inline int sb_msg_lets_go(uint16_t type)
+{
+    return type == SB_C_KILL || type == SB_C_RELEASE || type == SB_C_DETACH || type == SB_C_TELL;
+}
+
 /* Bits of the `streams` field, and its order of descriptors. */
 #define SB_STREAM_STDIN 1u  /* write end */
 #define SB_STREAM_STDOUT 2u /* read end */

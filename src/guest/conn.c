@@ -239,12 +239,6 @@ void conn_no_room(struct conn *c, uint32_t req)
                "as many descriptors are in flight as root of this sandbox may have", NULL);
 }
 
-/* What lets go of something is never too late. */
-static int lets_go(uint16_t type)
-{
-    return type == SB_C_KILL || type == SB_C_RELEASE || type == SB_C_DETACH || type == SB_C_TELL;
-}
-
 static void dispatch(struct request *r)
 {
     struct conn *c = r->conn;
@@ -252,7 +246,7 @@ static void dispatch(struct request *r)
     struct sb_field_view f;
     int err, more;
     int stale = r->head.epoch != guest.epoch || guest.frozen != FREEZE_NOT;
-    if (!guest.ready || (stale && !lets_go(r->head.type))) {
+    if (!guest.ready || (stale && !sb_msg_lets_go(r->head.type))) {
         conn_error(c, r->head.req, "NotRunning", 0, "epoch",
                    "the sandbox has been paused or stopped since this connection was made", NULL);
         return;

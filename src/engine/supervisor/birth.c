@@ -82,16 +82,6 @@ void sb_birth_give(struct sb_birth *b)
 }
 
 /* In stage and child: every step is `TRY(b, "step", call)`. */
-#define TRY(b, what, call)        \
-    do {                          \
-        (b)->step = (what);       \
-        long rc_ = (call);        \
-        if (rc_ < 0) {            \
-            (b)->err = (int)-rc_; \
-            return 1;             \
-        }                         \
-    } while (0)
-
 static size_t text_u32(char *out, uint32_t v)
 {
     char rev[10];

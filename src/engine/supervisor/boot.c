@@ -227,8 +227,7 @@ int sb_boot_create(struct sb_box *b, struct sb_failure *f)
 
 static int same_ids(const struct sb_box *b, struct sb_failure *f)
 {
-    if (b->rec.mode == sup.mode && b->rec.sub_uid == sup.sub_uid && b->rec.sub_gid == sup.sub_gid &&
-        b->rec.sub_count == sup.sub_count)
+    if (sb_record_same_ids(&b->rec))
         return 0;
     return sb_failed(f, "Unsupported", 0, "ids",
                      "the disk of sandbox %s was written with other user ids than there are now",

@@ -79,17 +79,13 @@ static int take_snapshot(struct sb_box *b, const struct sb_wire_in *in, struct s
         return sb_failed(f, "NotFound", ENOENT, "snapshot", "there is no snapshot %s", r->snapshot);
     if (sb_read_find(&in->fields, SB_F_TEMPLATE, &v) || sb_read_find(&in->fields, SB_F_ROOTFS, &v))
         return invalid(f, "snapshot", "it has its template");
-    if (from->mode != sup.mode || from->sub_uid != sup.sub_uid || from->sub_gid != sup.sub_gid ||
-        from->sub_count != sup.sub_count)
+    if (!sb_record_same_ids(from))
         return sb_failed(f, "Unsupported", 0, "ids",
                          "snapshot %s was written with other user ids than there are now",
                          r->snapshot);
     if (copy_text(from->template, &r->template) < 0 || copy_text(from->base, &r->base) < 0 ||
-        copy_text(from->rootfs, &r->rootfs) < 0)
+        copy_text(from->rootfs, &r->rootfs) < 0 || sb_list_copy(&r->layers, &from->layers) < 0)
         return sb_failed(f, NULL, ENOMEM, "create", "memory");
-    for (const char *e = NULL; (e = sb_list_next(&from->layers, e)) != NULL;)
-        if (sb_list_add(&r->layers, e, strlen(e)) < 0)
-            return sb_failed(f, NULL, ENOMEM, "create", "memory");
     return 0;
 }
 

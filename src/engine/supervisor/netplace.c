@@ -30,16 +30,6 @@ struct job {
     volatile int err;
 };
 
-#define TRY(j, what, call)        \
-    do {                          \
-        (j)->step = (what);       \
-        long rc_ = (call);        \
-        if (rc_ < 0) {            \
-            (j)->err = (int)-rc_; \
-            return 1;             \
-        }                         \
-    } while (0)
-
 /* Sends one run of messages, of which one is acknowledged. The kernel has answered when write returns. */
 static long ask(struct job *j, long fd, const void *msg, size_t len)
 {

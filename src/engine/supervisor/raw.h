@@ -88,4 +88,15 @@ static inline long sb_raw_clone3(void *args, size_t size, int (*fn)(void *), voi
     sb_raw((nr), (long)(a), (long)(b), (long)(c), (long)(d), (long)(e))
 #define sb_sys(nr, ...) SB_RAW5(SYS_##nr, __VA_ARGS__, 0, 0, 0, 0, 0)
 
+/* In a cloned process: notes what is being done in `of->step`; a failure goes to `of->err`, and the process ends. */
+#define TRY(of, what, call)        \
+    do {                           \
+        (of)->step = (what);       \
+        long rc_ = (call);         \
+        if (rc_ < 0) {             \
+            (of)->err = (int)-rc_; \
+            return 1;              \
+        }                          \
+    } while (0)
+
 #endif

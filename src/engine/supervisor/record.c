@@ -80,6 +80,14 @@ const char *sb_list_next(const struct sb_list *l, const char *at)
     return next == NULL || next >= l->data + l->len ? NULL : next;
 }
 
+int sb_list_copy(struct sb_list *to, const struct sb_list *from)
+{
+    for (const char *e = NULL; (e = sb_list_next(from, e)) != NULL;)
+        if (sb_list_add(to, e, strlen(e)) < 0)
+            return -1;
+    return 0;
+}
+
 bool sb_list_has(const struct sb_list *l, const void *s, size_t n)
 {
     for (const char *e = NULL; (e = sb_list_next(l, e)) != NULL;)
@@ -131,6 +139,12 @@ void sb_record_free(struct sb_record *r)
     free(r->net_allow.data);
     free(r->net_deny.data);
     memset(r, 0, sizeof *r);
+}
+
+bool sb_record_same_ids(const struct sb_record *r)
+{
+    return r->mode == sup.mode && r->sub_uid == sup.sub_uid && r->sub_gid == sup.sub_gid &&
+           r->sub_count == sup.sub_count;
 }
 
 void sb_record_cause(struct sb_record *r, const char *word, const char *message)

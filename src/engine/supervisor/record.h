@@ -27,6 +27,7 @@ struct sb_list {
     size_t len;
 };
 int sb_list_add(struct sb_list *l, const void *s, size_t n);
+int sb_list_copy(struct sb_list *to, const struct sb_list *from);  /* behind what is there */
 const char *sb_list_next(const struct sb_list *l, const char *at); /* NULL starts, NULL ends */
 bool sb_list_has(const struct sb_list *l, const void *s, size_t n);
 void sb_list_remove(struct sb_list *l, const char *entry);
@@ -63,6 +64,8 @@ struct sb_record {
 };
 
 void sb_record_free(struct sb_record *r);
+/* What is on its disk was written with the user ids there are now. */
+bool sb_record_same_ids(const struct sb_record *r);
 /* Copies both; NULL: nothing to say. */
 void sb_record_cause(struct sb_record *r, const char *word, const char *message);
 /* Writes <dir>/record by rename. 0 or -1 and errno. */

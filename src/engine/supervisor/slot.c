@@ -131,16 +131,6 @@ static int take_range(void)
     return -1;
 }
 
-#define TRY(m, what, call)        \
-    do {                          \
-        (m)->step = (what);       \
-        long rc_ = (call);        \
-        if (rc_ < 0) {            \
-            (m)->err = (int)-rc_; \
-            return 1;             \
-        }                         \
-    } while (0)
-
 static long put(int dir, const char *path, const char *text)
 {
     size_t n = 0;

@@ -334,9 +334,8 @@ static int describe(struct snapshot *s, const struct sb_box *b, struct sb_failur
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         if (text[i].from != NULL && (*text[i].to = strdup(text[i].from)) == NULL)
             return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
-    for (const char *e = NULL; (e = sb_list_next(&from->layers, e)) != NULL;)
-        if (sb_list_add(&r->layers, e, strlen(e)) < 0)
-            return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
+    if (sb_list_copy(&r->layers, &from->layers) < 0)
+        return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
     r->state = SB_BOX_PAUSED;
     r->created_ms = sb_wall_ms();
     r->allow_setuid = from->allow_setuid;

@@ -84,7 +84,8 @@ static void freezing_ready(struct sb_source *src, uint32_t events)
     struct sb_box *b = SB_OWNER(src, struct sb_box, freezing);
     (void)events;
     sb_box_stir(b);
-    if (!b->dying && sb_cgroup_stands(src->fd))
+    if (sb_cgroup_stands(src->fd) &&
+        !b->dying) /* read in any case: else it would report again at once */
         frozen(b);
 }
 

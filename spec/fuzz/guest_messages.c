@@ -10,6 +10,7 @@
 #include "guest/loop.c"
 #include "guest/pipes.c"
 #include "guest/proc.c"
+#include "guest/proc_request.c"
 #include "guest/started.c"
 #include "guest/tail.c"
 #include "guest/term.c"

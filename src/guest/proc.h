@@ -71,6 +71,12 @@ void proc_forget(struct conn *c);
 /* status, reason, signal, utime, stime, maxrss of an ended one. */
 void proc_pack_end(struct sb_packer *a, const struct proc *p);
 void proc_send_exited(struct conn *c, uint32_t req, const struct proc *p);
+void proc_send_count(struct conn *c, uint32_t req, uint64_t count);
+/* It has ended for those who ask, although its terminal may still show something. */
+void proc_ended(struct proc *p);
+/* What an ended command still holds: its tree, its leaf, pipes that a caller reads to their end. Looked at again
+ * and again, ever less often (from p->recheck_step on), since no event tells. */
+void proc_settle(struct proc *p, uint64_t now);
 
 /* started.c: the answer to SB_C_EXEC, for p->owner */
 void started_tell(struct proc *p, uint32_t req, int in);

@@ -28,12 +28,13 @@ describe("sandbar.step", function()
     local log = {}
     sandbar.spawn(function()
       log[#log + 1] = "start"
-      sandbar.sleep(0.001)
+      sandbar.sleep(3600)
       log[#log + 1] = "end"
     end)
     assert.same({}, log)
     assert.equal(1, sandbar.step())
     assert.same({ "start" }, log)
+    core.advance(3600)
     play()
     assert.same({ "start", "end" }, log)
     assert.equal(0, sandbar.step())

@@ -8,6 +8,7 @@
 enum {
     QUEUE_BYTES = 1 << 20, /* answers a caller may leave unread beyond its socket */
     QUEUE_WORK = 64,       /* file operations of one caller that may wait */
+    STALL_MS = 10,         /* until an answer is tried again for which the kernel had no room */
 };
 
 struct packet {
@@ -182,8 +183,14 @@ static void conn_flush(struct conn *c)
         struct packet *q = c->first;
         struct sb_packer p = {q->data, q->len, q->len, 0};
         int err = msg_send(c->watch.fd, &p, q->fds, q->nfds, MSG_DONTWAIT);
-        if (err == -EAGAIN || err == -ENOBUFS || err == -ENOMEM || err == -ETOOMANYREFS)
+        if (err == -EAGAIN)
             return;
+        if (err == -ENOBUFS || err == -ENOMEM || err == -ETOOMANYREFS) {
+            c->stalled = 1;
+            conn_update(c);
+            loop_wake_at(sys_now_ms() + STALL_MS);
+            return;
+        }
         if (err != 0) {
             conn_kill(c);
             return;
@@ -197,12 +204,23 @@ static void conn_flush(struct conn *c)
     conn_update(c);
 }
 
+void conn_tick(void)
+{
+    for (struct conn *c = guest.conns; c != NULL; c = c->next)
+        if (c->stalled && !c->dead) {
+            c->stalled = 0;
+            conn_flush(c);
+        }
+}
+
 void conn_update(struct conn *c)
 {
     uint32_t events = 0;
     if (c->dead)
         return;
-    if (c->first != NULL)
+    if (c->stalled)
+        events = 0;
+    else if (c->first != NULL)
         events = EPOLLOUT;
     else if (c->workers < QUEUE_WORK)
         events = EPOLLIN;

@@ -15,6 +15,7 @@ struct conn {
     size_t queued;  /* bytes in packets */
     uint64_t taken; /* requests received */
     int dead;
+    int stalled;      /* the kernel had no room for an answer: no event tells when it has */
     unsigned workers; /* file operations under way or waiting */
 };
 
@@ -31,6 +32,8 @@ struct request {
 
 void conn_add(int fd);
 void conn_reap_dead(void);
+/* Tries again what stalled. */
+void conn_tick(void);
 
 /* Receives one datagram into guest.in: its length, 0 at the end, or a negative errno. A datagram that
  * was cut short is -EPROTO, with its descriptors closed. */

@@ -18,12 +18,12 @@ void file_begin(struct sb_packer *p, uint16_t type)
 
 void file_send(const struct sb_packer *p, int fd)
 {
-    int err;
+    const struct sys_timespec moment = {0, 1000000};
+    int err, tries = 0;
     if (p->overflow)
         file_refuse("LimitExceeded", "the answer does not fit into a message", NULL);
-    do
-        err = msg_send(FILE_CONN, p, &fd, fd >= 0, 0);
-    while (err == -ENOBUFS);
+    while ((err = msg_send(FILE_CONN, p, &fd, fd >= 0, 0)) == -ENOBUFS && ++tries < 10000)
+        SYS2(__NR_nanosleep, &moment, NULL);
     if (err == -ETOOMANYREFS && fd >= 0) /* a command of this user's has sent them to itself */
         file_refuse("LimitExceeded", "as many descriptors are in flight as this user may have",
                     job.path);

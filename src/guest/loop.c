@@ -12,6 +12,7 @@ static void timer_ready(struct watch *w, uint32_t events)
     (void)events;
     sys_read(w->fd, &ticks, sizeof ticks);
     wake_at = 0;
+    conn_tick();
     proc_tick(sys_now_ms());
 }
 

@@ -80,7 +80,7 @@ enum sb_msg_type {
     SB_G_LEAVES =
         67,    /* leaf* (their numbers), leaf_fds; fds: for each leaf cgroup.procs, cgroup.kill and,
                        with leaf_fds = 3, its directory. No answer */
-    SB_G_STOP, /* end every command (TERM, then KILL after grace_ms), sync -> reply; then killed */
+    SB_G_STOP, /* end every command (TERM, then KILL after grace_ms) -> reply; then killed */
     SB_G_LIFE, /* ends_ms (CLOCK_BOOTTIME, 0 none), owned, grace_ms: when pid 1 ends by itself, should no
                   supervisor do it. The same fields are in SB_G_INIT. No answer */
     SB_G_SPARE, /* no fields: its set-up is not to come soon, there is time to prepare. No answer */

@@ -165,33 +165,13 @@ static void take_init(struct request *r)
     control_reply(r->head.req);
 }
 
-/* Syncs in a child, since it may take long; the answer goes out when the child has ended. */
-static void sync_start(uint32_t req)
-{
-    long pid = sys_call(__NR_clone, SIGCHLD, 0, 0, 0, 0, 0);
-    if (pid == 0) {
-        SYS0(__NR_sync);
-        sys_exit(0);
-    }
-    if (pid < 0)
-        control_reply(req);
-    else
-        guest.syncing = (int)pid;
-}
-
-void control_synced(void)
-{
-    guest.syncing = 0;
-    control_reply(guest.stop_req);
-}
-
 void control_stop_check(void)
 {
     if (guest.stopping == 1 && procs_running == 0) {
         guest.stopping = 2;
         guest.stop_kill_ms = 0;
         sys_kill(-1, SIGKILL); /* what the commands have left behind */
-        sync_start(guest.stop_req);
+        control_reply(guest.stop_req);
     }
 }
 
@@ -210,7 +190,7 @@ static void take_stop(struct request *r)
         }
     }
     guest.stop_req = r->head.req;
-    if (guest.stopping == 2 && guest.syncing == 0)
+    if (guest.stopping == 2)
         control_reply(guest.stop_req);
     control_stop_check();
 }

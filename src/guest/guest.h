@@ -67,7 +67,6 @@ struct guest {
     int owned;
     uint64_t alone_ms; /* since when there has been no supervisor; 0: there is one */
 
-    int syncing; /* pid of the child that answers SB_G_STOP, 0 none */
     uint32_t stop_req;
     int stopping;          /* SB_G_STOP was received: nothing new is started */
     uint64_t stop_kill_ms; /* when TERM becomes KILL; 0 = done */
@@ -98,7 +97,6 @@ void loop_wake_at(uint64_t ms);
 /* control.c */
 void control_adopt(int fd);
 void control_need_leaves(void);
-void control_synced(void);
 void control_stop_check(void);
 /* Ends pid 1 if its time is over, else says in how many milliseconds to look again (0: never). */
 uint64_t control_life_tick(void);

@@ -282,10 +282,9 @@ void proc_reap(void)
         if ((status & 0xff) == 0x7f) {
             if (guest.frozen == FREEZE_NOT) /* else it was us */
                 worker_stopped((int)pid);
-        } else if (pid == guest.syncing)
-            control_synced();
-        else if (!worker_reaped((int)pid, status) && !reaped((int)pid, status, &usage))
+        } else if (!worker_reaped((int)pid, status) && !reaped((int)pid, status, &usage)) {
             strangers = 1;
+        }
     }
     /* A tree that is being killed ends with its orphans, which come to us. */
     if (strangers) {

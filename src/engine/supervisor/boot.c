@@ -183,25 +183,34 @@ static int create_prepared(struct sb_box *b, struct sb_slot *s, struct sb_failur
     return 0;
 }
 
-static int create_other(struct sb_box *b, struct sb_slot *s, struct sb_failure *f, bool *made)
+int sb_boot_make_dir(struct sb_box *b, struct sb_failure *f)
 {
     struct sb_template t;
     if (sb_template_open(&t, b->rec.base, b->rec.rootfs, f) < 0)
         return -1;
-    int rc = 0;
-    sb_autofd int dir = -1;
-    if (mkdirat(sup.boxes, b->rec.id, 0700) < 0) {
-        rc = sb_boot_taken(b, f);
-    } else {
-        *made = true;
-        dir = sb_box_dir(b);
-        if (dir < 0)
-            rc = sb_failed_errno(f, "directory", "open");
-        else if (sb_boot_keep_env(b, dir, f) < 0 || sb_slot_make_dirs(dir, &t, f) < 0)
-            rc = -1;
-        else
-            rc = outfit(b, s, dir, &t, f);
+    int rc = mkdirat(sup.boxes, b->rec.id, 0700) < 0 ? sb_boot_taken(b, f) : 0;
+    if (rc == 0) {
+        sb_autofd int dir = sb_box_dir(b);
+        rc = dir < 0 ? sb_failed_errno(f, "directory", "open") : sb_slot_make_dirs(dir, &t, f);
+        if (rc < 0)
+            sb_life_remove(b);
     }
+    sb_template_close(&t);
+    return rc;
+}
+
+static int create_other(struct sb_box *b, struct sb_slot *s, struct sb_failure *f, bool *made)
+{
+    struct sb_template t;
+    if (sb_boot_make_dir(b, f) < 0)
+        return -1;
+    *made = true;
+    sb_autofd int dir = sb_box_dir(b);
+    if (dir < 0)
+        return sb_failed_errno(f, "directory", "open");
+    if (sb_boot_keep_env(b, dir, f) < 0 || sb_template_open(&t, b->rec.base, b->rec.rootfs, f) < 0)
+        return -1;
+    int rc = outfit(b, s, dir, &t, f);
     sb_template_close(&t);
     return rc;
 }
@@ -253,6 +262,8 @@ int sb_boot_resume(struct sb_box *b, struct sb_failure *f)
     b->env.len = b->env.data != NULL ? n : 0;
     if (b->env.data == NULL && errno != ENOENT)
         return sb_failed_errno(f, "env", "cannot read");
+    if (sb_spare_resume(b) != 0)
+        return 0;
     struct sb_slot *s = sb_slot_take(f);
     if (s == NULL)
         return -1;

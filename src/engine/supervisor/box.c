@@ -95,7 +95,7 @@ struct sb_box *sb_box_new(const char *id)
     memcpy(b->rec.id, id, strlen(id) + 1);
     b->rec.range = -1;
     b->guest.fd = b->proc.fd = b->owner.fd = b->freezing.fd = -1;
-    b->group.dir = b->record = b->mounts = -1;
+    b->group.dir = b->record = b->mounts = b->user = -1;
     b->net.control.fd = b->net.proc.fd = -1;
     struct sb_box **at = bucket_of(id);
     b->next = *at;
@@ -121,6 +121,7 @@ void sb_box_forget(struct sb_box *b)
     sb_network_end(b);
     sb_cgroup_remove(&b->group);
     sb_close(&b->record);
+    sb_close(&b->user);
     sb_dissolve(b->mounts);
     sb_birth_give(b->birth);
     sb_slot_reserve(b->rec.range, false);

@@ -43,16 +43,18 @@ struct sb_box {
     int record;             /* its record's file, likewise; -1 after, and of resumed ones */
     struct sb_network net;  /* its way to the world, if it has one */
     int mounts;             /* its mount namespace, from destroy on (dissolve.h); -1 */
+    int user;               /* of a spare, and until its set-up: namespace A; -1 */
     struct sb_waiter *waiters;
     enum sb_goal goal;
     int64_t step_due_ms; /* real time limit of hello or stop; 0: none */
     struct sb_failure why;
-    bool fresh;   /* a create: nothing of it stays if it fails */
-    bool spare;   /* see spare.h */
-    bool greeted; /* hello has come, on this control socket */
-    bool dying;   /* SIGKILL was sent */
-    bool expired; /* it is being paused because its lifetime has ended */
-    bool copied;  /* it stands for a snapshot, or soon will: nothing moves until that is taken */
+    bool fresh;    /* a create: nothing of it stays if it fails */
+    bool spare;    /* see spare.h */
+    bool unrooted; /* its pid 1 was a spare, and stands on the usual root still (reroot.h) */
+    bool greeted;  /* hello has come, on this control socket */
+    bool dying;    /* SIGKILL was sent */
+    bool expired;  /* it is being paused because its lifetime has ended */
+    bool copied;   /* it stands for a snapshot, or soon will: nothing moves until that is taken */
     bool freeze_asked; /* to be frozen as soon as pid 1 has greeted this supervisor */
 };
 
@@ -91,6 +93,8 @@ int sb_boot_resume(struct sb_box *b, struct sb_failure *f);
  * the environment's file. */
 int sb_boot_slot(struct sb_box *b, struct sb_slot *s, struct sb_failure *f);
 int sb_boot_taken(struct sb_box *b, struct sb_failure *f);
+/* <root>/v1/s/<id> of one that no prepared directory fits, with uppers and works. -1: it is not there. */
+int sb_boot_make_dir(struct sb_box *b, struct sb_failure *f);
 int sb_boot_keep_env(struct sb_box *b, int dir, struct sb_failure *f);
 void sb_boot_proc_ready(struct sb_source *src, uint32_t events);
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "freeze.h"
+#include "reroot.h"
 #include "slot.h"
 #include "spare.h"
 #include "wire.h"
@@ -100,10 +101,12 @@ void sb_guest_set_up(struct sb_box *b)
     sb_birth_give(b->birth);
     b->birth = NULL;
     sb_slot_booted(b->rec.boot);
-    if (sb_network_start(b, &b->why) < 0) {
+    if ((b->unrooted && sb_reroot(b, &b->why) < 0) || sb_network_start(b, &b->why) < 0) {
         sb_guest_kill(b, NULL);
         return;
     }
+    b->unrooted = false;
+    sb_close(&b->user);
     if (send_init(b) < 0) {
         sb_guest_kill(b, "it does not read its set-up");
         return;

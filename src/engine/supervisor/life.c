@@ -171,8 +171,10 @@ static void sync_and_pause(struct sb_box *b)
     int dir = sb_box_dir(b);
     pid_t pid = dir < 0 ? -1 : fork();
     if (pid == 0) {
-        if (dup2(dir, 3) == 3 && close_range(4, ~0U, 0) == 0)
+        if (dup2(dir, 3) == 3 && close_range(4, ~0U, 0) == 0) {
+            sb_slot_clean_works(3); /* so that no resume has to */
             syncfs(3);
+        }
         _exit(0);
     }
     sb_close(&dir);
@@ -227,6 +229,8 @@ void sb_life_ended(struct sb_box *b)
     sb_birth_give(b->birth);
     b->birth = NULL;
     sb_close(&b->record);
+    sb_close(&b->user);
+    b->unrooted = false;
     b->rec.range = -1;
     b->rec.group[0] = '\0';
     memset(&b->rec.pid1, 0, sizeof b->rec.pid1);

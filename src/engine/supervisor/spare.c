@@ -122,7 +122,8 @@ void sb_spare_make(void)
         return;
     }
     b->record = s->record;
-    s->record = -1;
+    b->user = s->user;
+    s->record = s->user = -1;
     s->dir_name[0] = '\0';
     sb_slot_drop(s);
     for (int i = 0; i < SB_SPARES_MAX; i++)
@@ -172,8 +173,8 @@ static bool fits(const struct sb_record *r)
 {
     struct sb_record usual = {.state = SB_BOX_CREATING};
     sb_create_defaults(&usual);
-    return r->rootfs == NULL && r->layers.len == 0 && !r->allow_setuid &&
-           r->limit_processes == usual.limit_processes && r->limit_files == usual.limit_files &&
+    return !r->allow_setuid && r->limit_processes == usual.limit_processes &&
+           r->limit_files == usual.limit_files &&
            (r->hostname == NULL || strcmp(r->hostname, SB_HOSTNAME) == 0);
 }
 
@@ -184,8 +185,8 @@ static void transplant(struct sb_box *b, struct sb_box *from)
     sb_loop_move(&b->guest, &from->guest);
     b->group = from->group;
     from->group = (struct sb_cgroup){.dir = -1};
-    b->record = from->record;
-    from->record = -1;
+    b->user = from->user;
+    from->user = -1;
     b->greeted = from->greeted;
     b->birth = from->birth;
     from->birth = NULL;
@@ -193,7 +194,7 @@ static void transplant(struct sb_box *b, struct sb_box *from)
     b->clone_at = from->clone_at;
     b->rec.range = from->rec.range;
     from->rec.range = -1;
-    b->rec.epoch = from->rec.epoch;
+    b->rec.epoch++;
     b->rec.pid1 = from->rec.pid1;
     b->rec.sub_uid = from->rec.sub_uid;
     b->rec.sub_gid = from->rec.sub_gid;
@@ -216,34 +217,99 @@ static struct sb_box *choose(void)
     return best;
 }
 
-int sb_spare_use(struct sb_box *b, struct sb_failure *f)
+/* The one for this sandbox, or NULL. */
+static struct sb_box *find(const struct sb_record *r)
 {
-    if (!fits(&b->rec))
-        return 0;
-    struct sb_box *from = choose();
-    if (from == NULL || !from->greeted)
+    struct sb_box *from = fits(r) ? choose() : NULL;
+    if (fits(r) && (from == NULL || !from->greeted))
         missed(sb_box_count() - count(false));
-    if (from == NULL)
-        return 0;
-    if (renameat2(sup.prepared, from->rec.id + 1, sup.boxes, b->rec.id, RENAME_NOREPLACE) < 0)
-        return sb_boot_taken(b, f);
+    return from;
+}
+
+/* pid 1 of `from` becomes that of `b`, and is set up once it has said hello. */
+static void take(struct sb_box *b, struct sb_box *from)
+{
     release(from);
     if (spares.want - count(false) > SB_SPARES)
         spares.used_ms = sb_real_ms();
     transplant(b, from);
     sb_box_forget(from);
-    if (b->env.len != 0) {
-        sb_autofd int dir = sb_box_dir(b);
-        if (dir < 0 || sb_boot_keep_env(b, dir, f) < 0) {
-            if (dir < 0)
-                sb_failed_errno(f, "directory", "open");
-            b->why = *f;
-            sb_guest_kill(b, NULL); /* its end answers, and removes it */
-            return 1;
-        }
-    }
     b->step_due_ms = sb_real_ms() + SET_UP_MS;
-    if (b->greeted)
+}
+
+/* The usual case: the spare's directory, with all that is mounted of it, becomes the sandbox's. */
+static int rename_whole(struct sb_box *b, struct sb_box *from, struct sb_failure *f)
+{
+    if (renameat2(sup.prepared, from->rec.id + 1, sup.boxes, b->rec.id, RENAME_NOREPLACE) < 0)
+        return sb_boot_taken(b, f);
+    b->record = from->record;
+    from->record = -1;
+    return 0;
+}
+
+/* The sandbox has a directory of its own: what pid 1 is found by goes there, the rest is thrown away. */
+static int move_in(struct sb_box *b, const char *spare, struct sb_failure *f)
+{
+    static const char *const file[] = {"sock", "birth"};
+    char path[40];
+    sb_autofd int dir = sb_box_dir(b);
+    int rc = dir < 0 ? sb_failed_errno(f, "directory", "open") : 0;
+    for (size_t i = 0; rc == 0 && i < sizeof file / sizeof *file; i++) {
+        snprintf(path, sizeof path, "%s/%s", spare, file[i]);
+        unlinkat(dir, file[i], 0); /* to be replaced it would be flushed to the disk first */
+        if (renameat(sup.prepared, path, dir, file[i]) < 0)
+            rc = sb_failed(f, NULL, errno, "directory", "rename of %s", file[i]);
+    }
+    sb_trash_put(sup.prepared, spare);
+    b->unrooted = true;
+    return rc;
+}
+
+static int keep_env(struct sb_box *b, struct sb_failure *f)
+{
+    if (b->env.len == 0)
+        return 0;
+    sb_autofd int dir = sb_box_dir(b);
+    return dir < 0 ? sb_failed_errno(f, "directory", "open") : sb_boot_keep_env(b, dir, f);
+}
+
+/* From here on its end is the answer to a failure, and cleans up. */
+static int go(struct sb_box *b, int rc, const struct sb_failure *f)
+{
+    if (rc < 0) {
+        b->why = *f;
+        sb_guest_kill(b, NULL);
+    } else if (b->greeted) {
         sb_guest_set_up(b); /* else once it says hello */
+    }
     return 1;
+}
+
+int sb_spare_use(struct sb_box *b, struct sb_failure *f)
+{
+    char name[sizeof b->rec.id];
+    bool usual = b->rec.rootfs == NULL && b->rec.layers.len == 0;
+    struct sb_box *from = find(&b->rec);
+    if (from == NULL)
+        return 0;
+    if ((usual ? rename_whole(b, from, f) : sb_boot_make_dir(b, f)) < 0)
+        return -1;
+    snprintf(name, sizeof name, "%s", from->rec.id + 1);
+    take(b, from);
+    int rc = usual ? 0 : move_in(b, name, f);
+    return go(b, rc == 0 ? keep_env(b, f) : rc, f);
+}
+
+int sb_spare_resume(struct sb_box *b)
+{
+    struct sb_failure f;
+    char name[sizeof b->rec.id];
+    struct sb_box *from = find(&b->rec);
+    if (from == NULL)
+        return 0;
+    snprintf(name, sizeof name, "%s", from->rec.id + 1);
+    take(b, from);
+    b->rec.state = SB_BOX_CREATING;
+    b->fresh = false;
+    return go(b, move_in(b, name, &f), &f);
 }

@@ -26,5 +26,7 @@ void sb_spare_drain(void);             /* ends all, waits for it */
 /* Makes `b`, a create's new entry, of a spare: 1; 0: none, or none that fits; -1: see *f, and nothing
  * stays. */
 int sb_spare_use(struct sb_box *b, struct sb_failure *f);
+/* The same for one that is paused without memory: 1 or 0. What fails now is answered when pid 1 has ended. */
+int sb_spare_resume(struct sb_box *b);
 
 #endif

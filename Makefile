@@ -207,7 +207,7 @@ $(B)/c/%: $(O)/spec/c/%.o $(O)/libcore.a
 	$(call show,link)$(CC) -o $@ $< $(O)/libcore.a -pthread -ldl $(SANITIZE) $(LDFLAGS)
 # Programs the specs use: what bounds a suite, a web server, attacks tried from inside a sandbox.
 SPEC_PROGRAMS := $(patsubst spec/support/%.c,build/spec/%,$(wildcard spec/support/*.c)) \
-	$(patsubst spec/escape/%.c,build/spec/%,$(wildcard spec/escape/*.c)) \
+	build/spec/probe \
 	$(patsubst spec/support/preload/%.c,build/spec/%.so,$(wildcard spec/support/preload/*.c))
 .PHONY: spec-programs
 spec-programs: $(SPEC_PROGRAMS)
@@ -217,9 +217,9 @@ build/spec/%.so: spec/support/preload/%.c
 build/spec/%: spec/support/%.c
 	@mkdir -p $(@D)
 	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
-build/spec/%: spec/escape/%.c
+build/spec/probe: $(wildcard spec/escape/*.c) spec/escape/probe.h
 	@mkdir -p $(@D)
-	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
+	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $(filter %.c,$^)
 
 MAKE_HERE = $(MAKE) --no-print-directory
 JOBS = -j$(shell nproc 2>/dev/null || echo 2)

@@ -8,12 +8,14 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -32,6 +34,7 @@
 #define CLONE_NEW_ANY 0x7E020000u /* every CLONE_NEW* that clone(2) knows */
 #define TIOCSTI_NR 0x5412u
 #define TIOCLINUX_NR 0x541Cu
+#define TIOCSETD_NR 0x5423u
 #define PERSONALITY_QUERY 0xffffffffu
 #define UNAME26 0x0020000u
 
@@ -145,23 +148,50 @@ static const struct sock_filter front[] = {
     REFUSE(EPERM),
     ALLOW,
 
+    /* A protocol that is not the usual ones would have the kernel load its module. */
     JEQ(__SNR_socket, 1, 0),
-    JEQ(__SNR_socketpair, 0, 9),
+    JEQ(__SNR_socketpair, 0, 16),
     LD(LOW(0)),
-    JEQ(AF_UNIX, 6, 0),
+    JEQ(AF_UNIX, 13, 0),
     JEQ(AF_INET, 5, 0),
     JEQ(AF_INET6, 4, 0),
     JEQ(AF_NETLINK, 0, 2),
     LD(LOW(2)),
-    JEQ(0 /* NETLINK_ROUTE */, 1, 0),
+    JEQ(0 /* NETLINK_ROUTE */, 8, 0),
     REFUSE(EAFNOSUPPORT),
+    LD(LOW(2)),
+    JEQ(IPPROTO_IP, 5, 0),
+    JEQ(IPPROTO_ICMP, 4, 0),
+    JEQ(IPPROTO_TCP, 3, 0),
+    JEQ(IPPROTO_UDP, 2, 0),
+    JEQ(IPPROTO_ICMPV6, 1, 0),
+    REFUSE(EPROTONOSUPPORT),
     ALLOW,
 
-    JEQ(__SNR_ioctl, 0, 5),
+    /* Line disciplines are modules as well, loaded by whoever names one. */
+    JEQ(__SNR_ioctl, 0, 6),
     LD(LOW(1)),
-    JEQ(TIOCSTI_NR, 1, 0),
-    JEQ(TIOCLINUX_NR, 0, 1),
+    JEQ(TIOCSTI_NR, 2, 0),
+    JEQ(TIOCLINUX_NR, 1, 0),
+    JEQ(TIOCSETD_NR, 0, 1),
     REFUSE(EPERM),
+    ALLOW,
+
+    /* The limit on core dumps stays what it was at birth (birth.c). Programs that set it want no dump or do
+     * without one: they are told that it is done. */
+    JEQ(__SNR_setrlimit, 0, 4),
+    LD(LOW(0)),
+    JEQ(RLIMIT_CORE, 0, 1),
+    REFUSE(0),
+    ALLOW,
+    JEQ(__SNR_prlimit64, 0, 8),
+    LD(LOW(1)),
+    JEQ(RLIMIT_CORE, 0, 5),
+    LD(LOW(2)),
+    JEQ(0, 0, 2),
+    LD(HIGH(2)),
+    JEQ(0, 1, 0),
+    REFUSE(0),
     ALLOW,
 
     JEQ(__SNR_personality, 0, 7),

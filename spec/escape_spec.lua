@@ -319,7 +319,7 @@ for at in ("d", "d/f"):
       local line = helper.sh("stat -c '%%a %%u' %s", helper.quote(helper.root() .. part))
       assert.equal("700 0\n", line, part)
     end
-    local found = helper.sh("find %s -name armed", helper.quote(helper.root())):match("%S+")
+    local found = helper.sh("find %s/v1/s/%s -name armed", helper.quote(helper.root()), box.id):match("%S+")
     assert.is_truthy(found)
     local _, status = helper.shell("setpriv --reuid 65534 --regid 65534 --clear-groups sh -c '" .. found .. " true'")
     assert.is_true(status ~= 0)

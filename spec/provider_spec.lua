@@ -1,7 +1,6 @@
 local helper = require "spec.helper"
 local inside = require "spec.support.inside"
 
-local capabilities = require "sandbar.capabilities"
 local driver = require "sandbar.local.driver"
 local sandbar = require "sandbar"
 
@@ -454,29 +453,6 @@ local sandbar = require "sandbar"
       local kill = measured.tree_kill -- what is claimed holds; what was seen once may be better
       assert.is_true(kill.value == "exact" or kill.value == have.tree_kill, kill.evidence)
     end)
-  end)
-
-  it("measures what is there: what leaves the tree, steps that fail", function()
-    -- A kill that spares what has left the session, and a disk that takes nothing.
-    local box = {
-      files = { temp_dir = function() return nil, "no room" end },
-      start = function(self)
-        return {
-          stdout = { read = function() return "" end },
-          kill = function() return {} end,
-          close = function() return self end,
-        }
-      end,
-      exec = function(_, cmd)
-        return type(cmd) == "string" and cmd:find("987") and { ok = true, stdout = "987652\n" } or nil
-      end,
-    }
-    local measured = capabilities.measure(box)
-    assert.equal("descendants", measured.tree_kill.value)
-    assert.is_truthy(measured.tree_kill.evidence:find("an orphan in one yes", 1, true))
-    assert.is_nil(measured.append)
-    assert.is_nil(measured.workspace_coherent)
-    assert.is_nil(measured.xattrs)
   end)
 
   it("refuses templates by name until they are there", function()

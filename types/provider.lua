@@ -18,7 +18,8 @@
 ---@field limits? sandbar.Limits
 ---@field public_ports? boolean (default false; local: there is no public address)
 ---@field allow_setuid? boolean (default false)
----@field expect? table<string, any> capabilities that must hold, else it is refused before anything is allocated
+---@field expect? table<string|integer, any> capabilities that must hold, as a list of names that may not be false or as
+---  name = value; else it is refused before anything is allocated, with each that does not in `err.reasons`
 ---@field snapshot? string the name of one: its files, its template, and its user, cwd, env and limits where nothing is said
 ---@field prepare? function|table (not in this version)
 ---@field providers? table<string, table> what one provider needs different
@@ -89,6 +90,11 @@
 ---@field kind? sandbar.ErrorKind of a refusal
 ---@field message? string
 
+---@class sandbar.Measured
+---@field value any
+---@field evidence string what was tried and what came back
+---@field at number seconds since 1970
+
 --- What a provider can do. `tree_kill` is what a kill reaches: everything that a command started; the same, but for what
 --- hides on purpose from being known as its descendant; or its process group.
 ---@class sandbar.Capabilities
@@ -130,7 +136,7 @@
 ---@field limit_disk boolean
 ---@field oom_reported boolean
 ---@field release_after_exit boolean
----@field measured? table<string, { value: any, evidence: string, at: number }> by name, with `measure`
+---@field measured? table<string, sandbar.Measured> by name, with `measure`
 
 --- Those of a provider; they are taken with Sandbox:snapshot.
 ---@class sandbar.Snapshots
@@ -205,16 +211,19 @@ function Provider:info(id, options) end
 ---@return sandbar.Error? err
 function Provider:destroy(id, options) end
 
---- What this provider claims. A name that is absent is false.
+--- What this provider claims. With `measure`, a sandbox of this provider, also what of it was tried out in there, by name:
+--- the value, what was tried and what came back, and when. That takes some 20 commands and leaves nothing behind; what could
+--- not be told is absent, and so is what cannot be tried without cost for others (pauses, snapshots, limits).
 ---@param options? { measure?: sandbar.Sandbox, timeout?: sandbar.Timeout }
 ---@return sandbar.Capabilities? capabilities
 ---@return sandbar.Error? err
 function Provider:capabilities(options) end
 
---- What would be enforced and what refused, clause by clause. Allocates nothing.
+--- What would be enforced and what refused, clause by clause, by the spec itself and by what this machine can do.
+--- Allocates nothing.
 ---@param spec? sandbar.Spec
 ---@return { ok: boolean, clauses: sandbar.Clause[] }? explained
----@return sandbar.Error? err Closed
+---@return sandbar.Error? err Closed; why the machine could not be asked
 function Provider:explain(spec) end
 
 --- Idempotent. Sandboxes are not touched, and their handles go on; other calls of the provider are Closed.

@@ -13,8 +13,10 @@ local spec = require "sandbar.local.spec"
 local values = require "sandbar.local.values"
 
 local capabilities, claims = lazy "sandbar.capabilities", lazy "sandbar.local.claims"
+local explaining = lazy "sandbar.local.explaining"
 local iterator, listing = lazy "sandbar.iterator", lazy "sandbar.local.listing"
 local link, own = lazy "sandbar.link", lazy "sandbar.own"
+local measuring = lazy "sandbar.measuring"
 local record, sandbox = lazy "sandbar.record", lazy "sandbar.sandbox"
 local snapshots = lazy "sandbar.local.snapshots"
 
@@ -140,23 +142,10 @@ function methods:explain(given)
   if not state then
     return nil, bad
   end
-  local merged = spec.merge(state._defaults, given)
-  local clauses, ok = spec.explain(merged, false)
-  if merged.expect then
-    local have, err = claimed(state, false)
-    if have then
-      local _, why = capabilities.check(merged.expect, have)
-      err = why
-    end
-    ok = ok and not err
-    clauses[#clauses + 1] = {
-      clause = err and err.clause or "expect",
-      verdict = err and "refused" or "enforced",
-      kind = err and err.kind,
-      message = err and err.message or "all hold",
-    }
-  end
-  return { ok = ok, clauses = clauses }
+  local told, err = explaining.spec(spec.merge(state._defaults, given), function()
+    return claimed(state, false)
+  end)
+  return told, err
 end
 
 -- ---- finding ----
@@ -311,13 +300,17 @@ function methods:capabilities(opts)
   if not state then
     return nil, timeout
   end
+  local deadline = link.deadline(timeout)
   local have, err = claimed(state, timeout)
   if not have then
     return nil, err
   end
   local out = capabilities.complete(have)
   if opts.measure then
-    out.measured = capabilities.measure(opts.measure)
+    out.measured, err = measuring.all(opts.measure, deadline, timeout)
+    if not out.measured then
+      return nil, err
+    end
   end
   return out
 end

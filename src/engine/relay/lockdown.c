@@ -90,7 +90,6 @@ void sb_lock_down(const char *uid)
     struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
     struct rlimit limit;
-    must(prctl(PR_SET_DUMPABLE, 0));
     for (int cap = 0; cap < 64; cap++)
         if (prctl(PR_CAPBSET_DROP, cap) < 0 && errno != EINVAL)
             _exit(4);
@@ -103,7 +102,9 @@ void sb_lock_down(const char *uid)
     must(syscall(SYS_capset, &head, none));
     limit.rlim_cur = limit.rlim_max = MEMORY;
     must(setrlimit(RLIMIT_DATA, &limit));
-    limit.rlim_cur = limit.rlim_max = 0;
+    /* After the ids, whose change sets the first back; 1 is no dump either where a program takes them (birth.c). */
+    must(prctl(PR_SET_DUMPABLE, 0));
+    limit.rlim_cur = limit.rlim_max = 1;
     must(setrlimit(RLIMIT_CORE, &limit));
     must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     must(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program));

@@ -66,6 +66,7 @@ LIB_CFLAGS = $(BASE_CFLAGS) $(OPT) -fPIC -fvisibility=hidden -pthread $(HARDEN) 
 LIB_LDFLAGS = -shared -pthread -Wl,--as-needed -Wl,-z,relro -Wl,-z,now $(SANITIZE) $(LDFLAGS)
 CURL_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags libcurl libcrypto 2>/dev/null)
 CURL_LIBS ?= $(shell $(PKG_CONFIG) --libs libcurl libcrypto 2>/dev/null || echo -lcurl -lcrypto)
+WSLAY_LIBS ?= -lwslay # Debian's package has no pkg-config file
 SECCOMP_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags libseccomp 2>/dev/null)
 SECCOMP_LIBS ?= $(shell $(PKG_CONFIG) --libs libseccomp 2>/dev/null || echo -lseccomp)
 
@@ -85,8 +86,8 @@ RUNTIME_SRC := $(wildcard src/runtime/*.c)
 ENGINE_SRC := $(wildcard src/engine/*.c) src/engine/relay/policy.c # policies are checked by the caller, too
 ENGINE_ASM := $(wildcard src/engine/*.S)
 HTTP_SRC := $(wildcard src/http/*.c)
-BIND_SRC := $(filter-out src/lua/http.c,$(wildcard src/lua/*.c))
-HTTP_BIND_SRC := $(wildcard src/lua/http.c)
+HTTP_BIND_SRC := $(wildcard src/lua/http.c src/lua/websocket.c)
+BIND_SRC := $(filter-out $(HTTP_BIND_SRC),$(wildcard src/lua/*.c))
 LUA_SRC := $(shell find lua -name '*.lua' 2>/dev/null | LC_ALL=C sort)
 
 RUNTIME_OBJ := $(RUNTIME_SRC:%.c=$(O)/%.o)
@@ -129,7 +130,7 @@ $(L)/sandbar/http.so: $(HTTP_OBJ) $(HTTP_BIND_OBJ)
 	$(call missing,src/http,$(HTTP_SRC))
 	$(call missing,src/lua/http.c,$(HTTP_BIND_SRC))
 	@mkdir -p $(@D)
-	$(call show,link)$(CC) -o $@ $^ $(LIB_LDFLAGS) $(CURL_LIBS)
+	$(call show,link)$(CC) -o $@ $^ $(LIB_LDFLAGS) $(CURL_LIBS) $(WSLAY_LIBS)
 
 # Everything without Lua, for the unit tests in C: the linker takes what a test needs.
 $(O)/libcore.a: $(RUNTIME_OBJ) $(ENGINE_OBJ) $(IMAGE_OBJ)
@@ -376,7 +377,7 @@ rock:
 DEPS := gcc make pkg-config binutils libc6-dev \
 	lua5.1 lua5.2 lua5.3 lua5.4 luajit2 \
 	liblua5.1-0-dev liblua5.2-dev liblua5.3-dev liblua5.4-dev libluajit2-5.1-dev \
-	libcurl4-openssl-dev libssl-dev libseccomp-dev \
+	libcurl4-openssl-dev libssl-dev libseccomp-dev libwslay-dev \
 	lua-busted lua-check lua-cjson lua-filesystem lua-system luarocks \
 	python3 curl procps uidmap iproute2 \
 	clang clang-format clang-tidy cppcheck valgrind \

@@ -245,8 +245,6 @@ s = socket.socket(); s.bind(("127.0.0.1", 3300)); s.listen(); time.sleep(600)]]
         assert.is_false(ok)
         assert.matches("port_spec.lua:%d+: bad argument #1 to 'fetch' %(option 'body'", err)
       end
-      local _, err = box:port(80):websocket("/")
-      assert.equal("Unsupported", err.kind)
       assert.is_nil(box:port(80).url)
       assert.same({}, box:port(80).headers)
     end)

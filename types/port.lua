@@ -33,10 +33,10 @@ local Port = {}
 ---@return sandbar.Error? err
 function Port:fetch(request) end
 
---- Not in this version: Unsupported.
----@param path string
----@param options? table
----@return any websocket
+--- A websocket at a path. The same rule for `Host` as fetch has. An answer that opens none is Protocol, with its `status`.
+---@param path? string (default "/")
+---@param options? sandbar.WebSocketOptions
+---@return sandbar.WebSocket? websocket
 ---@return sandbar.Error? err
 function Port:websocket(path, options) end
 
@@ -102,3 +102,44 @@ function Connection:close_write() end
 --- Idempotent.
 ---@return true
 function Connection:close() end
+
+---@class sandbar.WebSocketOptions
+---@field headers? table<string, sandbar.Value|sandbar.Value[]>|{ [1]: string, [2]: sandbar.Value }[] as of fetch; those
+---  of the handshake itself are refused
+---@field protocols? string[] sub-protocols to offer
+---@field max_message? integer bytes; a longer one is LimitExceeded and ends it (default 64 MiB)
+---@field wait? sandbar.Duration how long to wait for somebody to listen (default 0)
+---@field timeout? sandbar.Timeout of the opening (default: none)
+
+--- Messages both ways. Pings are answered, fragments put together. What arrives while nobody receives is kept up to
+--- 256 KiB and a message; then the sender has to wait.
+---@class sandbar.WebSocket
+---@field headers sandbar.Headers of the answer
+---@field protocol? string the sub-protocol that was chosen
+---@field close_code? integer once receive has told the end: what the other side gave (1005: none)
+---@field close_reason? string
+local WebSocket = {}
+
+--- True once the system has taken it all. One that timed out may still be sent, as a whole.
+---@param data string
+---@param options? { binary?: boolean, timeout?: sandbar.Timeout }
+---@return true? sent
+---@return sandbar.Error? err InvalidArgument: text that is not UTF-8; Closed
+function WebSocket:send(data, options) end
+
+--- The next message. nil alone: the other side has closed. One receiver at a time.
+---@param options? { timeout?: sandbar.Timeout }
+---@return string? data
+---@return "text"|"binary"|sandbar.Error? kind_or_err OutcomeUnknown: it ended without a close
+function WebSocket:receive(options) end
+
+--- An iterator over messages, until the other side closes.
+---@param options? { timeout?: sandbar.Timeout } of each
+---@return fun(): string?, string?
+function WebSocket:messages(options) end
+
+--- Tells the other side and waits for its answer, no longer than `timeout` (5 s; 0: not at all). Idempotent.
+---@param options? { code?: integer, reason?: string, timeout?: sandbar.Timeout } code: 1000 (default), 1001, 3000 to 4999
+---@return true? closed
+---@return sandbar.Error? err
+function WebSocket:close(options) end

@@ -295,6 +295,26 @@ function http.request(port, request, timeout, opname)
   return answer, link.told(err, limit)
 end
 
+--- Starts the opening of a websocket: its operation. nil and an error when the headers cannot be sent.
+function http.websocket(port, path, headers, max_message, patience)
+  local lines, err = header_lines(headers)
+  if not lines then
+    return nil, err
+  end
+  return port:websocket(path, lines, max_message, patience)
+end
+
+--- What that operation has ended with, nil when it has failed: status, reason, headers, and `native` if it is open.
+function http.answer_of_websocket(op)
+  local status, reason, headers, _, object = native.answer(op)
+  if not status then
+    return nil
+  end
+  return { status = status, reason = reason, headers = setmetatable(headers, Headers), native = object }
+end
+
+http.message, http.is_text = native.message, native.is_text
+
 --- Waits until somebody listens. True, or nil and an error.
 function http.wait(port, timeout, opname)
   local limit, err = duration.timeout(timeout)

@@ -4,8 +4,11 @@
 local check = require "sandbar.check"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
+local lazy = require "sandbar.lazy"
 local link = require "sandbar.link"
 local stream = require "sandbar.stream"
+
+local websocket = lazy "sandbar.websocket"
 
 local port = {}
 
@@ -50,6 +53,17 @@ local function http_port(state, op, timeout)
   return http, entry.object
 end
 
+-- Nothing leaves the sandbox: no path is an absolute URL.
+local function check_path(op, path)
+  if path:find("^/[^%z\r\n ]*$") then
+    return true
+  end
+  return nil, errors.new {
+    kind = "InvalidArgument", op = op,
+    message = ("path: %q is not relative to the port (it begins with / and has no blanks)"):format(path),
+  }
+end
+
 local FETCH = {
   method = "string", path = "string", headers = "table", body = "secret|callable|readable", wait = "duration",
   stream = "boolean", max_body = "size", timeout = "timeout",
@@ -62,12 +76,10 @@ function methods:fetch(request)
   if err then
     return nil, err
   end
-  local path = request.path
-  if path and not path:find("^/[^%z\r\n ]*$") then
-    return nil, errors.new {
-      kind = "InvalidArgument", op = "fetch",
-      message = ("path: %q is not relative to the port (it begins with / and has no blanks)"):format(path),
-    }
+  local ok
+  ok, err = check_path("fetch", request.path or "/")
+  if not ok then
+    return nil, err
   end
   local deadline = link.deadline(timeout)
   local loaded, object = http_port(state, "fetch", timeout)
@@ -77,6 +89,37 @@ function methods:fetch(request)
   local answer
   answer, err = http.request(object, request, link.left(deadline), "fetch")
   return answer, link.told(err, timeout)
+end
+
+local WEBSOCKET = {
+  headers = "table", protocols = "table", max_message = "size", wait = "duration", timeout = "timeout",
+}
+
+--- A websocket at `path` ("/").
+function methods:websocket(path, opts)
+  local state = state_of(self)
+  check.arg("websocket", 1, path, "string?")
+  opts = check.options("websocket", 2, opts, WEBSOCKET)
+  if opts.protocols then
+    check.list("websocket", 2, opts.protocols, "string")
+  end
+  path = path or "/"
+  local timeout, err = timeout_of(opts, "websocket")
+  local ok = not err
+  if ok then
+    ok, err = check_path("websocket", path)
+  end
+  if not ok then
+    return nil, err
+  end
+  local deadline = link.deadline(timeout)
+  local loaded, object = http_port(state, "websocket", timeout)
+  if not loaded then
+    return nil, object
+  end
+  local opened
+  opened, err = websocket.open(object, state.number, path, opts, link.left(deadline))
+  return opened, link.told(err, timeout)
 end
 
 function methods:wait(opts)
@@ -201,15 +244,6 @@ function methods:upstream(opts)
     return nil, errors.from(err, "upstream")
   end
   return { address = found.address, host = ("localhost:%d"):format(state.number), headers = {} }
-end
-
-function methods:websocket(path)
-  check.arg("websocket", 1, path, "string?")
-  state_of(self)
-  return nil, errors.new {
-    kind = "Unsupported", op = "websocket", clause = "websocket",
-    message = "not there yet; connect() carries raw bytes, upstream() whole connections",
-  }
 end
 
 -- Nothing of its own to let go of; its connections belong to the sandbox's handle.

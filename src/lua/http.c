@@ -10,7 +10,9 @@
 #include "../runtime/api.h"
 
 #include "../http/http.h"
+#include "../http/websocket.h"
 #include "../runtime/large.h"
+#include "websocket.h"
 
 #define MAX_LINES 10000
 
@@ -232,6 +234,25 @@ static int port_wait(lua_State *L)
     return sb_lua_op_made(L, op);
 }
 
+/* port:websocket(target, lines, max_message, wait) -> op */
+static int port_websocket(lua_State *L)
+{
+    struct sb_port *port = sb_lua_check_object(L, 1, &sb_port_type);
+    if (sb_lua_forked(L, port))
+        return 1;
+    struct sb_websocket_request request = {.target = check_slice(L, 2)};
+    lua_Number most = luaL_checknumber(L, 4);
+    luaL_argcheck(L, most >= 1, 4, "not positive or not a number");
+    request.max_message = most < 9e15 ? (size_t)most : SIZE_MAX;
+    request.wait = check_ns(L, 5);
+    lua_settop(L, 5);
+    request.headers = check_lines(L, 3, &request.header_count);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_websocket_open(port, mailbox, &request);
+    return sb_lua_op_made(L, op);
+}
+
 static int port_upstream(lua_State *L)
 {
     struct sb_port *port = sb_lua_check_object(L, 1, &sb_port_type);
@@ -246,8 +267,8 @@ static int port_close(lua_State *L)
 }
 
 static const luaL_Reg port_methods[] = {
-    {"fetch", port_fetch}, {"wait", port_wait}, {"upstream", port_upstream},
-    {"close", port_close}, {NULL, NULL},
+    {"fetch", port_fetch},       {"websocket", port_websocket}, {"wait", port_wait},
+    {"upstream", port_upstream}, {"close", port_close},         {NULL, NULL},
 };
 static const char *const port_plain[] = {"upstream", "close", NULL};
 static const struct sb_lua_class port_class = {
@@ -446,5 +467,6 @@ int luaopen_sandbar_http(lua_State *L)
     sb_lua_register(L, &upload_class);
     lua_newtable(L);
     luaL_setfuncs(L, functions, 0);
+    sb_lua_open_websocket(L);
     return 1;
 }

@@ -25,6 +25,7 @@ local ALWAYS = {
   output_tail = true,
   pty = true,
   raw_ports = true,
+  websocket = true,
   setuid = true,
   release_after_exit = true,
 }

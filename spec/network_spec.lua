@@ -4,58 +4,20 @@
 -- What a sandbox reaches under which network policy, on a machine with a small world around it.
 
 local helper = require "spec.helper"
+local reaching = require "spec.support.reaching"
 
 local core = require "sandbar.core"
 local sandbar = require "sandbar"
-local wait = require "sandbar.wait"
 
 local assert_ok = sandbar.assert
 local GOOD, OTHER = "198.51.100.10", "198.51.100.99"
 local QUICK = 2.5 -- seconds; whatever waits for an answer takes more
-local HTTP = "GET %s HTTP/1.1\\r\\nHost: %s\\r\\n%s\\r\\n"
+local HTTP = reaching.HTTP
 
 describe("a network policy", function()
   helper.guard()
 
-  local program = helper.read_file((os.getenv("SPEC_BUILD") or "build") .. "/spec/reach")
-
-  local function with_box(network, fn, root)
-    local sandboxes = helper.open { root = root }
-    local scope = sandbar.new_scope()
-    local ok, err = pcall(function()
-      local box = assert_ok(sandboxes:create_scoped({ network = network }, scope))
-      assert_ok(box.files:write("/tmp/reach", program, { mode = "755" }))
-      fn(box, sandboxes)
-    end)
-    assert_ok(scope:close())
-    if not ok then
-      error(err, 0)
-    end
-  end
-
-  -- What talking to somebody gives ("ok", "reset", ...), what came, and how long it took.
-  local function reach(box, kind, address, port, text, how, user)
-    local began = helper.now()
-    local r = assert_ok(box:exec({ "/tmp/reach", kind, address, tostring(port), text or "x", how or "shut" },
-      { timeout = 20, user = user }))
-    local word, came = r.stdout:match("^([^\n]*)\n(.*)$")
-    return (word or ""):match("^ok") or word, came, helper.now() - began
-  end
-
-  local function get(box, address, host, more, path, how)
-    local word, came = reach(box, "tcp", address, 80, HTTP:format(path or "/", host, more or ""), how or "")
-    return word, came and came:match("\r\n\r\n(.-)\n$")
-  end
-
-  local function denied(box, host, protocol)
-    return helper.eventually(function()
-      for _, one in ipairs(assert_ok(box:info()).denied) do
-        if one.host == host and one.protocol == (protocol or one.protocol) then
-          return one
-        end
-      end
-    end)
-  end
+  local with_box, reach, get, denied = reaching.with_box, reaching.reach, reaching.get, reaching.denied
 
   local function hosts(box, name)
     return (assert_ok(box:exec({ "getent", "ahosts", name }, { timeout = 10 })).stdout:match("^%S+"))
@@ -521,7 +483,7 @@ describe("a network policy", function()
       assert_ok(box:pause { keep = "disk" })
       assert.equal("NotRunning", select(2, box:update_network("allow")).kind)
       assert_ok(box:resume())
-      assert_ok(box.files:write("/tmp/reach", program, { mode = "755" }))
+      reaching.prepare(box)
       assert.equal("ok", (reach(box, "tcp", GOOD, 7)))
       assert.equal("reset", (reach(box, "tcp", OTHER, 7)))
       assert_ok(box:destroy())
@@ -530,10 +492,7 @@ describe("a network policy", function()
   end)
 
   describe("kept by a relay", function()
-    local function supervisor_of(root)
-      local engine = core.engine { root = root or helper.root(), linger = 0 }
-      return assert_ok(wait.op(engine:request("hello", { version = 1, linger_ms = 0 }), 10, "hello")).fields.pid
-    end
+    local supervisor_of = reaching.supervisor_of
 
     -- The relays of a supervisor.
     local function relays(supervisor)

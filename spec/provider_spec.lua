@@ -262,7 +262,6 @@ local sandbar = require "sandbar"
   it("checks a spec clause by clause, before anything is allocated", function()
     for clause, spec in pairs {
       ["limits.memory"] = { limits = { memory = 1e8 } },
-      ["network.inject"] = { network = { allow = {}, inject = {} } },
       ["network.upstream_proxy"] = { network = { allow = {}, upstream_proxy = "http://127.0.0.1:1" } },
       prepare = { prepare = { "true" } },
       public_ports = { public_ports = true },
@@ -436,10 +435,10 @@ local sandbar = require "sandbar"
     assert.is_true(have.pause_disk)
     assert.is_true(have.pause_memory)
     assert.is_true(have.watch)
-    for _, name in ipairs { "egress_restricted", "name_rules", "deny_over_allow", "udp" } do
+    for _, name in ipairs { "egress_restricted", "name_rules", "deny_over_allow", "udp", "inject_http" } do
       assert.is_true(have[name], name)
     end
-    assert.is_false(have.inject_http)
+    assert.is_false(have.inject_https)
     assert.equal("all", have.signals)
     inside.with_box(sandboxes, function(box)
       local measured = sandbar.assert(sandboxes:capabilities { measure = box }).measured

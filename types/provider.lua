@@ -64,10 +64,19 @@
 
 --- An entry is a host name (HTTP on port 80 and TLS on port 443, to wherever the name leads, and its lookup), "*.name" for
 --- all below it, an address, or a CIDR (TCP and UDP, every port). What is denied is denied whatever allows it. 256
---- entries of each at most. `inject` and `upstream_proxy` are not in this version.
+--- entries of each at most. `upstream_proxy` is not in this version.
 ---@class sandbar.NetworkRules
 ---@field allow string[] an empty one blocks everything
 ---@field deny? string[] addresses and CIDRs
+---@field inject? sandbar.Injection[] of them the first that fits a request; 32 at most
+
+--- Headers that requests to a host get on their way (plain HTTP on port 80), in place of those of the same names that
+--- the program sent. It allows nothing. `info` shows the names only.
+---@class sandbar.Injection
+---@field host string a host name, or "*.name" for all below it
+---@field path_prefix? string "/v1" stands for itself and all below it
+---@field when_headers? table<string, string> each must be there once, with just this value
+---@field set_headers table<string, sandbar.Value>
 
 ---@class sandbar.Denied
 ---@field protocol "tcp"|"udp"|"dns"

@@ -1,6 +1,10 @@
 -- What the engine answers, in the contract's words: milliseconds become seconds, "key\0value" becomes
 -- a table, wait statuses become exit codes and signal names.
 
+local lazy = require "sandbar.lazy"
+
+local inject = lazy "sandbar.local.inject"
+
 local SIGNALS = {
   HUP = 1, INT = 2, QUIT = 3, ILL = 4, TRAP = 5, ABRT = 6, BUS = 7, FPE = 8, KILL = 9, USR1 = 10,
   SEGV = 11, USR2 = 12, PIPE = 13, ALRM = 14, TERM = 15, STKFLT = 16, CHLD = 17, CONT = 18,
@@ -111,7 +115,10 @@ local function network_of(fields)
   if fields.network ~= "rules" then
     return fields.network or "deny"
   end
-  return { allow = fields.net_allow or {}, deny = fields.net_deny or {} }
+  return {
+    allow = fields.net_allow or {}, deny = fields.net_deny or {},
+    inject = fields.net_inject and inject.of(fields.net_inject),
+  }
 end
 
 -- Connections that were refused, the latest first.

@@ -8,10 +8,57 @@
 
 #include "engine/relay/dns.c"
 #include "engine/relay/http.c"
+#include "engine/relay/inject.c"
 #include "engine/relay/policy.c"
 #include "engine/relay/tls.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* For hosts and paths that a fuzzer finds soon. */
+static const struct sb_inject *rules(void)
+{
+    static const char *const entry[] = {"hgood.test",       "p/v1", "wX-A:b",
+                                        "sX-Secret:s3cr3t", "h*.t", "sX-Secret:s3cr3t"};
+    static struct sb_inject made;
+    unsigned char buf[512];
+    struct sb_packer p;
+    struct sb_msg msg;
+    struct sb_reader fields;
+    struct sb_policy_error e;
+    if (made.rules > 0)
+        return &made;
+    sb_pack_begin(&p, buf, sizeof buf, SB_R_POLICY, 0, 0);
+    for (size_t i = 0; i < sizeof entry / sizeof *entry; i++)
+        sb_pack_str(&p, SB_F_NET_INJECT, entry[i]);
+    sb_read_begin(&fields, &msg, buf, p.len);
+    assert(sb_inject_read(&made, &fields, &e) == 0);
+    return &made;
+}
+
+/* What goes on has the secret once, in place of all of its name, and is else the request that was read. */
+static void injected(const struct sb_head *h, const char *in, size_t n)
+{
+    static char out[SB_HEAD_MAX + 128], again[SB_HEAD_MAX + 256];
+    struct sb_head h2;
+    size_t len = n, len2;
+    int times = 0;
+    sb_refusal why = NULL;
+    memcpy(out, in, n);
+    int rc = sb_inject_apply(rules(), h->host, out, &len, sizeof out, &why);
+    assert(rc >= 0 || why != NULL);
+    if (rc == 0)
+        assert(len == n && memcmp(in, out, n) == 0);
+    if (rc <= 0 || len > SB_HEAD_MAX)
+        return;
+    assert(len >= 4 && memcmp(out + len - 4, "\r\n\r\n", 4) == 0);
+    assert(sb_head_read(&h2, out, len, again, &len2) == (int)len);
+    assert(strcmp(h->host, h2.host) == 0 && h->port == h2.port && h->upgrade == h2.upgrade);
+    assert(h->body.kind == h2.body.kind && h->body.left == h2.body.left);
+    out[len] = '\0';
+    for (char *at = out; (at = strcasestr(at, "\nx-secret:")) != NULL; at++)
+        times++;
+    assert(times == 1 && strcasestr(out, "\nx_secret:") == NULL);
+}
 
 static void head(const char *in, size_t n)
 {
@@ -25,6 +72,8 @@ static void head(const char *in, size_t n)
     assert((size_t)used <= n && len <= (size_t)used + 64 && len > 4);
     assert(memcmp(out + len - 4, "\r\n\r\n", 4) == 0);
     assert(sb_name_read(name, h.host, strlen(h.host)) && strcmp(name, h.host) == 0);
+    if (len < SB_HEAD_MAX)
+        injected(&h, out, len);
     /* What goes on is read the same way. */
     static char again[SB_HEAD_MAX + 128];
     struct sb_head h2;
@@ -82,6 +131,9 @@ static void policy(const uint8_t *in, size_t n)
     struct sb_policy_error e;
     struct sb_addr to = {{0}};
     struct sb_reader fields = {in, in + n};
+    static struct sb_inject some;
+    if (sb_inject_read(&some, &fields, &e) == 0)
+        sb_inject_host(&some, "good.test");
     if (sb_policy_read(&p, &fields, &e) < 0)
         return;
     if (n >= 16)

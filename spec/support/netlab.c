@@ -4,7 +4,8 @@
  * addresses 203.0.113.2 and 2001:db8:1::2. Behind a link lies the world, another network namespace, to which
  * 198.51.100.0/24, 10.1.0.0/16, 169.254.0.0/16, 2001:db8:2::/64 and fd00:1::/64 belong. Each address there
  * serves (it notes each question of the DNS in $SPEC_DIR/questions, which it removes at its end):
- *   TCP 80    HTTP, one answer a request, as many requests as come: "<address> <request line> <Host>"
+ *   TCP 80    HTTP, one answer a request, as many requests as come: "<address> <request line> <Host>", or with an
+ *             X-Echo field "<address> " and the whole head as it came
  *   TCP 443   anything: reads once, answers "<address> <bytes read>"
  *   TCP, UDP 7  sends back what comes; TCP 9 takes it all and says nothing; TCP 11 sends without end
  *   UDP 53    the DNS of the names below
@@ -150,6 +151,8 @@ static void serve_http(int fd)
         int n = snprintf(body, sizeof body, "%s %.*s%.*s", at,
                          (int)(line != NULL ? line - buf : (long)strlen(buf)), buf,
                          h != NULL ? (int)strcspn(h + 7, "\r") : 0, h != NULL ? h + 7 : "");
+        if (strcasestr(buf, "\r\nX-Echo:") != NULL)
+            n = snprintf(body, sizeof body, "%s %s", at, buf);
         if (upgrade)
             n = snprintf(answer, sizeof answer, "HTTP/1.1 101 Switching Protocols\r\n\r\n");
         else

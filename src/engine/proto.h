@@ -62,7 +62,7 @@ enum sb_msg_type {
     SB_S_EXPOSE,   /* id, port, on -> reply; recorded in the sandbox's record */
     SB_S_ADVANCE,  /* ms: moves the test clock; refused without <root>/v1/test-clock */
     SB_S_STATS,    /* -> live sandboxes, pooled slots, open descriptors: for tests and bench */
-    SB_S_NETWORK,  /* id, network, net_allow*, net_deny* -> reply, once it holds */
+    SB_S_NETWORK,  /* id, network, net_allow*, net_deny*, net_inject* -> reply, once it holds */
     SB_S_SNAPSHOT =
         46, /* id, snapshot (its name; absent: chosen), temporary (1: it ends with the process that asks) ->
                            snapshot, once it is on the disk. Of a sandbox at rest without copying anything; of a
@@ -121,7 +121,7 @@ enum sb_msg_type {
     SB_C_RESIZE, /* serial, cols, rows: of its terminal -> reply */
 
     /* supervisor -> relay of a sandbox's network */
-    SB_R_POLICY = 128, /* network, net_allow*, net_deny*, resolver* -> reply */
+    SB_R_POLICY = 128, /* network, net_allow*, net_deny*, net_inject*, resolver* -> reply */
     /* relay -> supervisor */
     SB_R_DENIED, /* index, denied: one entry of its table of what it has refused */
 };
@@ -243,7 +243,9 @@ enum sb_watch_line {
     X(133, MATCH, match, L) \
     /* network: a host name, address or CIDR each; "protocol|host|port|why|count|ms since 1970" */ \
     X(140, NET_ALLOW, net_allow, L) X(141, NET_DENY, net_deny, L) \
-    X(142, RESOLVER, resolver, L) X(143, DENIED, denied, L) X(144, INDEX, index, U)
+    X(142, RESOLVER, resolver, L) X(143, DENIED, denied, L) X(144, INDEX, index, U) \
+    /* relay/inject.h says what is in it: in a record that callers see, values are not; the sandbox whose are taken */ \
+    X(180, NET_INJECT, net_inject, L) X(181, INJECT_OF, inject_of, B)
 /* clang-format on */
 
 enum sb_field {

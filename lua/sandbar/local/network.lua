@@ -2,7 +2,10 @@
 -- docs/internals/network.md.
 
 local core = require "sandbar.core"
+local lazy = require "sandbar.lazy"
 local values = require "sandbar.local.values"
+
+local inject = lazy "sandbar.local.inject"
 
 local MAX_ENTRIES = 256
 
@@ -40,7 +43,7 @@ local function entries(list, said, names)
   return out
 end
 
--- Adds the fields network, net_allow, net_deny. What is to be told, or nil and why not.
+-- Adds the fields network, net_allow, net_deny, net_inject. What is to be told, or nil and why not.
 function network.check(policy, f)
   if policy == "deny" or policy == "allow" then
     f.network = policy
@@ -53,10 +56,8 @@ function network.check(policy, f)
       return invalid("network", ("network: there is no key %q"):format(tostring(key)))
     end
   end
-  for _, name in ipairs { "inject", "upstream_proxy" } do
-    if policy[name] ~= nil then
-      return unsupported("network." .. name, ("network.%s: the local engine cannot do it yet"):format(name))
-    end
+  if policy.upstream_proxy ~= nil then
+    return unsupported("network.upstream_proxy", "network.upstream_proxy: the local engine cannot do it yet")
   end
   if policy.allow == nil then
     return invalid("network", "network.allow: it is missing; an empty one blocks everything")
@@ -69,8 +70,17 @@ function network.check(policy, f)
   if not deny then
     return nil, err
   end
+  local told = ("rules: %d entries may be reached, %d may not"):format(#allow, #deny)
+  if policy.inject ~= nil then
+    local rules, count = inject.check(policy.inject)
+    if not rules then
+      return nil, count
+    end
+    f.net_inject = rules
+    told = ("%s; requests for %d hosts get headers, over plain HTTP"):format(told, count)
+  end
   f.network, f.net_allow, f.net_deny = "rules", allow, deny
-  return ("rules: %d entries may be reached, %d may not"):format(#allow, #deny)
+  return told
 end
 
 return network

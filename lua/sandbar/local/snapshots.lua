@@ -118,6 +118,7 @@ function snapshots.copies(driver, id, n, owned, timeout)
       network = of.network,
       net_allow = of.net_allow,
       net_deny = of.net_deny,
+      inject_of = of.net_inject and id,
       owned = owned and 1 or 0,
     }, link.left(deadline))
     if not r then

@@ -12,6 +12,7 @@
 #include "watch.h"
 
 static struct sb_policy policy;
+static struct sb_inject inject;
 static int policy_taken;
 static struct sb_watch control;
 static unsigned char box[SB_MSG_MAX];
@@ -19,6 +20,11 @@ static unsigned char box[SB_MSG_MAX];
 const struct sb_policy *sb_relay_policy(void)
 {
     return &policy;
+}
+
+const struct sb_inject *sb_relay_inject(void)
+{
+    return &inject;
 }
 
 /* ---- what was refused ---- */
@@ -89,14 +95,19 @@ void sb_relay_denied(const char *protocol, const char *host, unsigned int port, 
 
 static void take_policy(const struct sb_reader *fields, uint32_t req)
 {
+    static struct sb_inject next;
     unsigned char buf[64];
     struct sb_policy_error e;
     struct sb_packer p;
-    if (sb_policy_read(&policy, fields, &e) < 0) /* it has been checked: then rather nothing */
+    /* It has been checked: then rather nothing. */
+    if (sb_policy_read(&policy, fields, &e) < 0 || sb_inject_read(&next, fields, &e) < 0)
         policy.mode = SB_POLICY_DENY;
+    bool changed = !sb_inject_same(&inject, &next);
+    memcpy(&inject, &next, sizeof inject);
+    sb_inject_wipe(&next);
     policy_taken = 1;
     sb_resolvers_set(fields);
-    sb_tcp_recheck();
+    sb_tcp_recheck(changed);
     sb_udp_recheck();
     sb_pack_begin(&p, buf, sizeof buf, SB_REPLY, req, 0);
     (void)!send(control.fd, p.buf, p.len, MSG_NOSIGNAL);
@@ -114,6 +125,7 @@ static void control_ready(struct sb_watch *w, uint32_t events)
         _exit(0);
     if (sb_read_begin(&fields, &head, box, (size_t)n) == 0 && head.type == SB_R_POLICY)
         take_policy(&fields, head.req);
+    explicit_bzero(box, (size_t)n);
 }
 
 static void tick(int64_t now)

@@ -6,6 +6,7 @@
 
 #include <netinet/in.h>
 
+#include "inject.h"
 #include "policy.h"
 
 /* Descriptors it is started with. */
@@ -47,6 +48,7 @@ sb_refusal sb_may_reach(const struct sb_addr *a, bool resolved);
 
 int sb_relay_main(int argc, char **argv);
 const struct sb_policy *sb_relay_policy(void);
+const struct sb_inject *sb_relay_inject(void);
 /* Tells the supervisor about something that was refused, once and then from time to time. `host`: a name, or an
  * address's text. */
 void sb_relay_denied(const char *protocol, const char *host, unsigned int port, sb_refusal why);
@@ -54,7 +56,8 @@ void sb_relay_denied(const char *protocol, const char *host, unsigned int port, 
 /* ---- what it serves ---- */
 
 int sb_tcp_start(void);
-void sb_tcp_recheck(void); /* the policy has changed: what it does not allow is cut */
+/* The policy has changed: what it does not allow is cut; with `injected` also what has headers of the rules before. */
+void sb_tcp_recheck(bool injected);
 void sb_tcp_tick(int64_t now);
 
 int sb_udp_start(void);

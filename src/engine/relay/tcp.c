@@ -1,4 +1,4 @@
-/* TCP: accepts what the sandbox's programs connect to, decides, dials, and copies both ways. */
+/* TCP: accepts what the sandbox's programs connect to, decides, and dials. */
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -9,18 +9,12 @@
 #include <unistd.h>
 
 #include "../supervisor/netrules.h"
-#include "dns.h"
-#include "http.h"
-#include "relay.h"
+#include "tcp.h"
+#include "inject.h"
 #include "tls.h"
-#include "watch.h"
 
 enum {
     CONNS = 1024,
-    FEW = 64, /* so many may use large pieces */
-    LARGE = 262144,
-    SMALL = 16384,
-    TURNS = 4, /* pieces copied before others have their turn */
     ACCEPTS = 16,
     SNIFF_MS = 10000,
     DIAL_MS = 15000,
@@ -29,50 +23,18 @@ enum {
     DNS_PORT = 53,
 };
 
-/* What one side has sent and the other has not taken. */
-struct rest {
-    char *data;
-    size_t at, len;
-};
-
-enum state { SNIFFING, RESOLVING, DIALING, OPEN };
-
-/* A connection of a program (`in`) and ours for it (`out`). Owned by the list; closed by drop. */
-struct conn {
-    struct conn *next, **link;
-    struct sb_watch in, out;
-    enum state state;
-    int64_t due;       /* of the state; 0: none */
-    struct sb_addr to; /* where the program wants to go ... */
-    unsigned int port;
-    struct sb_addr dialed;      /* ... and where we went */
-    char name[SB_NAME_MAX + 1]; /* by which it was allowed; "" by its address */
-    struct sb_addresses found;
-    int tried;
-    uint16_t id; /* of the question for the name */
-    char *head;  /* of a name rule: what has come, until it is decided */
-    size_t head_len;
-    struct rest up, down;      /* to the world; to the program */
-    bool up_ended, down_ended; /* whoever sends has ended */
-    bool http, unconfirmed;    /* what goes up is one request; an upgrade that nobody has granted */
-    struct sb_body body;
-};
-
 static struct {
-    struct conn *first;
+    struct sb_tcp *first;
     int count, most;
     struct sb_watch listener[2];
 } tcp;
 
-static char piece[LARGE];
-
-static void free_rest(struct rest *r)
+int sb_tcp_count(void)
 {
-    free(r->data);
-    *r = (struct rest){NULL, 0, 0};
+    return tcp.count;
 }
 
-static void set_state(struct conn *c, enum state state, int64_t patience_ms)
+static void set_state(struct sb_tcp *c, enum sb_tcp_state state, int64_t patience_ms)
 {
     int64_t due = patience_ms > 0 ? sb_watch_now() + patience_ms : 0;
     sb_watch_timed((due != 0) - (c->due != 0));
@@ -87,8 +49,7 @@ static void reset(struct sb_watch *w)
         setsockopt(w->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
 }
 
-/* `hard`: both sides see that it was cut. */
-static void drop(struct conn *c, bool hard)
+void sb_tcp_drop(struct sb_tcp *c, bool hard)
 {
     if (hard) {
         reset(&c->in);
@@ -99,8 +60,9 @@ static void drop(struct conn *c, bool hard)
     set_state(c, c->state, 0);
     sb_watch_drop(&c->in);
     sb_watch_drop(&c->out);
-    free_rest(&c->up);
-    free_rest(&c->down);
+    sb_tcp_forget(c, &c->up);
+    sb_tcp_forget(c, &c->down);
+    sb_tcp_wipe(c, c->head, c->head_len);
     free(c->head);
     *c->link = c->next;
     if (c->next != NULL)
@@ -109,131 +71,12 @@ static void drop(struct conn *c, bool hard)
     sb_watch_bury(c);
 }
 
-static void refuse(struct conn *c, sb_refusal why)
+static void refuse(struct sb_tcp *c, sb_refusal why)
 {
     char text[INET6_ADDRSTRLEN];
     sb_addr_text(&c->to, text);
     sb_relay_denied("tcp", c->name[0] != '\0' ? c->name : text, c->port, why);
-    drop(c, true);
-}
-
-/* ---- copying ---- */
-
-static void interest(struct conn *c)
-{
-    bool open = c->state == OPEN;
-    bool hungry =
-        c->state == SNIFFING || (open && !c->up_ended && c->up.len == 0 && !c->unconfirmed);
-    sb_watch_want(&c->in, (hungry ? EPOLLIN : 0u) | (c->down.len > 0 ? EPOLLOUT : 0u));
-    if (open)
-        sb_watch_want(&c->out, (!c->down_ended && c->down.len == 0 ? EPOLLIN : 0u) |
-                                   (c->up.len > 0 ? EPOLLOUT : 0u));
-}
-
-/* 0, or -1: the receiver is gone. What it does not take is kept. */
-static int give(int fd, struct rest *r, const char *data, size_t n)
-{
-    ssize_t done = send(fd, data, n, MSG_NOSIGNAL);
-    if (done < 0 && errno != EAGAIN)
-        return -1;
-    size_t left = n - (done > 0 ? (size_t)done : 0);
-    if (left == 0)
-        return 0;
-    r->data = malloc(left);
-    if (r->data == NULL)
-        return -1;
-    memcpy(r->data, data + n - left, left);
-    r->at = 0;
-    r->len = left;
-    return 0;
-}
-
-static int give_rest(int fd, struct rest *r)
-{
-    if (r->len == 0)
-        return 0;
-    ssize_t done = send(fd, r->data + r->at, r->len, MSG_NOSIGNAL);
-    if (done < 0)
-        return errno == EAGAIN ? 0 : -1;
-    r->at += (size_t)done;
-    r->len -= (size_t)done;
-    if (r->len == 0)
-        free_rest(r);
-    return 0;
-}
-
-/* Of what the program has sent, how much is the request's; the rest is never passed on. */
-static long filter_up(struct conn *c, const char *data, size_t n)
-{
-    return c->http ? sb_body_eat(&c->body, data, n) : (long)n;
-}
-
-/* The server's word on an upgrade, in its first bytes. */
-static int confirm(struct conn *c, const char *data, size_t n)
-{
-    if (!c->unconfirmed)
-        return 0;
-    if (n < 12)
-        return -1;
-    c->unconfirmed = false;
-    if (memcmp(data, "HTTP/1.1 101", 12) == 0)
-        c->http = false;
-    return 0;
-}
-
-/* One direction, as far as it goes. 0, or -1: cut. */
-static int copy(struct conn *c, bool upwards)
-{
-    struct sb_watch *from = upwards ? &c->in : &c->out, *to = upwards ? &c->out : &c->in;
-    struct rest *r = upwards ? &c->up : &c->down;
-    bool *ended = upwards ? &c->up_ended : &c->down_ended;
-    size_t most = tcp.count <= FEW ? LARGE : SMALL;
-    for (int i = 0; i < TURNS && !*ended && r->len == 0; i++) {
-        ssize_t n = recv(from->fd, piece, most, 0);
-        if (n < 0)
-            return errno == EAGAIN ? 0 : -1;
-        if (n == 0) {
-            *ended = true;
-            break;
-        }
-        long mine = upwards ? filter_up(c, piece, (size_t)n) : n;
-        if (mine < 0 || (!upwards && confirm(c, piece, (size_t)n) < 0) ||
-            (mine > 0 && give(to->fd, r, piece, (size_t)mine) < 0))
-            return -1;
-    }
-    if (*ended && r->len == 0)
-        shutdown(to->fd, SHUT_WR);
-    return 0;
-}
-
-static void carry(struct conn *c, struct sb_watch *w, uint32_t events)
-{
-    int rc = 0;
-    if ((events & EPOLLOUT) != 0) {
-        bool up = w == &c->out;
-        struct rest *r = up ? &c->up : &c->down;
-        rc = give_rest(w->fd, r);
-        if (rc == 0 && r->len == 0 && (up ? c->up_ended : c->down_ended))
-            shutdown(w->fd, SHUT_WR);
-    }
-    if (rc == 0 && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0)
-        rc = copy(c, w == &c->in);
-    if (rc < 0) {
-        drop(c, true);
-        return;
-    }
-    bool ended = w == &c->in ? c->up_ended : c->down_ended;
-    if (ended && (events & EPOLLERR) != 0) {
-        drop(c, true);
-        return;
-    }
-    if (ended && (events & EPOLLHUP) != 0)
-        sb_watch_mute(w); /* gone for good: it would say so again and again */
-    if (c->down_ended && c->down.len == 0 && (c->up_ended || c->http) && c->up.len == 0) {
-        drop(c, false);
-        return;
-    }
-    interest(c);
+    sb_tcp_drop(c, true);
 }
 
 /* ---- dialing ---- */
@@ -247,7 +90,7 @@ static void no_delay(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
-static int dial(struct conn *c, const struct sb_addr *to, unsigned int port)
+static int dial(struct sb_tcp *c, const struct sb_addr *to, unsigned int port)
 {
     union sb_sockaddr s;
     sb_sockaddr_make(&s, to, port);
@@ -263,18 +106,27 @@ static int dial(struct conn *c, const struct sb_addr *to, unsigned int port)
         return -1;
     c->dialed = *to;
     set_state(c, DIALING, DIAL_MS);
-    interest(c);
+    sb_tcp_interest(c);
     return 0;
 }
 
+/* Whether the name may lead there. A rule that injects opens nothing: the name or its address is allowed. */
+static sb_refusal may_dial(const struct sb_addr *a, const struct sb_tcp *c)
+{
+    sb_refusal why = sb_may_reach(a, false);
+    if (why != NULL && sb_policy_name(sb_relay_policy(), c->name, strlen(c->name)))
+        why = sb_may_reach(a, true);
+    return why;
+}
+
 /* The next address of the name that may be dialed. */
-static void dial_found(struct conn *c)
+static void dial_found(struct sb_tcp *c)
 {
     sb_refusal why = "its name has no address";
     bool any = false;
     while (c->tried < c->found.n) {
         const struct sb_addr *a = &c->found.at[c->tried++];
-        sb_refusal no = sb_may_reach(a, true);
+        sb_refusal no = may_dial(a, c);
         if (no != NULL) {
             why = no;
         } else if (dial(c, a, c->port) == 0) {
@@ -284,22 +136,23 @@ static void dial_found(struct conn *c)
         }
     }
     if (any || c->state == DIALING)
-        drop(c, true); /* nobody there: not our refusal */
+        sb_tcp_drop(c, true); /* nobody there: not our refusal */
     else
         refuse(c, why);
 }
 
 /* What was held back of a name rule's connection goes first. */
-static int give_head(struct conn *c)
+static int give_head(struct sb_tcp *c)
 {
     char *head = c->head;
     c->head = NULL;
-    int rc = head != NULL ? give(c->out.fd, &c->up, head, c->head_len) : 0;
+    int rc = head != NULL ? sb_tcp_give(c->out.fd, &c->up, head, c->head_len) : 0;
+    sb_tcp_wipe(c, head, c->head_len);
     free(head);
     return rc;
 }
 
-static void connected(struct conn *c)
+static void connected(struct sb_tcp *c)
 {
     int err = 0;
     socklen_t len = sizeof err;
@@ -310,26 +163,26 @@ static void connected(struct conn *c)
     }
     set_state(c, OPEN, 0);
     if (give_head(c) < 0) {
-        drop(c, true);
+        sb_tcp_drop(c, true);
         return;
     }
-    interest(c);
+    sb_tcp_interest(c);
 }
 
 static void out_ready(struct sb_watch *w, uint32_t events)
 {
-    struct conn *c = SB_WATCHED(w, struct conn, out);
+    struct sb_tcp *c = SB_WATCHED(w, struct sb_tcp, out);
     if (c->state == DIALING)
         connected(c);
     else
-        carry(c, w, events);
+        sb_tcp_carry(c, w, events);
 }
 
 /* ---- name rules ---- */
 
 static void resolved(void *arg, const unsigned char *answer, size_t n)
 {
-    struct conn *c = arg;
+    struct sb_tcp *c = arg;
     struct sb_question q = {.id = c->id, .type = sb_addr_is4(&c->to) ? SB_DNS_A : SB_DNS_AAAA};
     memcpy(q.name, c->name, sizeof q.name);
     set_state(c, SNIFFING, 0); /* no question is under way any more */
@@ -339,23 +192,25 @@ static void resolved(void *arg, const unsigned char *answer, size_t n)
 }
 
 /* Never the address that the program chose: a name costs nothing to write. */
-static void resolve(struct conn *c)
+static void resolve(struct sb_tcp *c)
 {
     unsigned char query[SB_DNS_MAX];
     size_t n =
         sb_dns_make_query(query, c->id, c->name, sb_addr_is4(&c->to) ? SB_DNS_A : SB_DNS_AAAA);
     set_state(c, RESOLVING, 0);
-    interest(c);
+    sb_tcp_interest(c);
     if (!sb_ask(query, n, resolved, c)) {
         set_state(c, SNIFFING, 0);
         refuse(c, "no resolver answers");
     }
 }
 
-/* 1: a listed name; 0: more is needed; -1: refused. */
-static int read_name(struct conn *c, char **head, size_t *len, sb_refusal *why)
+enum { MORE = 0, NAMED = 1, UNREADABLE = -1, REFUSED = -2 };
+
+/* What has come names a host (NAMED, and the head to send instead), or one of the others and why. */
+static int read_name(struct sb_tcp *c, char **head, size_t *len, sb_refusal *why)
 {
-    static char out[SB_HEAD_MAX + 64];
+    static char out[SB_HEAD_MAX + 64 + SB_INJECT_BYTES];
     struct sb_head h;
     *why = "no readable name";
     if (c->port == TLS_PORT)
@@ -366,50 +221,74 @@ static int read_name(struct conn *c, char **head, size_t *len, sb_refusal *why)
         return used;
     memcpy(c->name, h.host, sizeof c->name);
     if (h.port != 0 && h.port != c->port)
-        return -1;
+        return UNREADABLE;
     long body = sb_body_eat(&h.body, c->head + used, c->head_len - (size_t)used);
     /* What follows an upgrade that nobody has granted is no part of it yet. */
     if (body < 0 || (h.upgrade && (size_t)used < c->head_len))
-        return -1;
+        return UNREADABLE;
+    int injected = sb_inject_apply(sb_relay_inject(), c->name, out, &n, sizeof out, why);
     *len = n + (size_t)body;
-    *head = malloc(*len);
+    *head = injected >= 0 ? malloc(*len) : NULL;
+    c->injected = injected != 0;
+    if (*head != NULL)
+        memcpy(*head, out, n);
+    sb_tcp_wipe(c, out, sizeof out);
     if (*head == NULL)
-        return -1;
-    memcpy(*head, out, n);
+        return REFUSED;
     memcpy(*head + n, c->head + used, (size_t)body);
     c->http = true;
     c->unconfirmed = h.upgrade;
     c->body = h.body;
-    return 1;
+    return NAMED;
 }
 
-static void sniff(struct conn *c)
+/* Its address is allowed, and it is no request for a host of a rule that injects. */
+static void pass_on(struct sb_tcp *c)
+{
+    c->name[0] = '\0';
+    c->http = c->unconfirmed = false;
+    if (dial(c, &c->to, c->port) < 0)
+        sb_tcp_drop(c, true);
+}
+
+static void sniff(struct sb_tcp *c)
 {
     char *head = NULL;
     size_t len = 0, most = c->port == TLS_PORT ? SB_HELLO_MAX : SB_HEAD_MAX;
     sb_refusal why;
-    ssize_t n = recv(c->in.fd, piece, most - c->head_len, 0);
+    ssize_t n = recv(c->in.fd, sb_piece, most - c->head_len, 0);
     if (n < 0 && errno == EAGAIN)
         return;
+    if (n == 0 && c->by_address) {
+        pass_on(c);
+        return;
+    }
     if (n <= 0) {
-        drop(c, true); /* it has changed its mind */
+        sb_tcp_drop(c, true); /* it has changed its mind */
         return;
     }
     char *more = realloc(c->head, c->head_len + (size_t)n);
     if (more == NULL) {
-        drop(c, true);
+        sb_tcp_drop(c, true);
         return;
     }
-    memcpy(more + c->head_len, piece, (size_t)n);
+    memcpy(more + c->head_len, sb_piece, (size_t)n);
     c->head = more;
     c->head_len += (size_t)n;
     int rc = read_name(c, &head, &len, &why);
-    if (rc < 0)
-        c->name[0] = '\0'; /* whatever of it was read */
-    if (rc == 0 && c->head_len < most)
+    if (rc == MORE && c->head_len < most)
         return;
-    if (rc > 0 && !sb_policy_name(sb_relay_policy(), c->name, strlen(c->name))) {
-        rc = -1;
+    if (c->by_address && rc != REFUSED &&
+        (rc != NAMED || !sb_inject_host(sb_relay_inject(), c->name))) {
+        free(head);
+        pass_on(c);
+        return;
+    }
+    if (rc == UNREADABLE)
+        c->name[0] = '\0'; /* whatever of it was read */
+    if (rc == NAMED && !c->by_address &&
+        !sb_policy_name(sb_relay_policy(), c->name, strlen(c->name))) {
+        rc = REFUSED;
         why = "not allowed";
     }
     if (head != NULL) {
@@ -417,21 +296,21 @@ static void sniff(struct conn *c)
         c->head = head;
         c->head_len = len;
     }
-    if (rc <= 0)
-        refuse(c, why);
-    else
+    if (rc == NAMED)
         resolve(c);
+    else
+        refuse(c, why);
 }
 
 static void in_ready(struct sb_watch *w, uint32_t events)
 {
-    struct conn *c = SB_WATCHED(w, struct conn, in);
+    struct sb_tcp *c = SB_WATCHED(w, struct sb_tcp, in);
     if (c->state == OPEN)
-        carry(c, w, events);
+        sb_tcp_carry(c, w, events);
     else if (c->state == SNIFFING && (events & EPOLLIN) != 0)
         sniff(c);
     else if ((events & (EPOLLHUP | EPOLLERR)) != 0)
-        drop(c, true);
+        sb_tcp_drop(c, true);
 }
 
 /* ---- accepting ---- */
@@ -441,7 +320,13 @@ static bool is_name_port(const struct sb_policy *p, unsigned int port)
     return p->mode == SB_POLICY_RULES && p->names > 0 && (port == HTTP_PORT || port == TLS_PORT);
 }
 
-static void decide(struct conn *c)
+/* By what a program sends there it is decided what becomes of it, although its address is allowed. */
+static bool is_injected_port(unsigned int port)
+{
+    return port == HTTP_PORT && sb_relay_inject()->rules > 0;
+}
+
+static void decide(struct sb_tcp *c)
 {
     const struct sb_policy *p = sb_relay_policy();
     const union sb_sockaddr *resolver = sb_resolver_first();
@@ -451,16 +336,17 @@ static void decide(struct conn *c)
         unsigned int port;
         sb_sockaddr_read(resolver, &at, &port);
         if (dial(c, &at, port) < 0)
-            drop(c, true);
+            sb_tcp_drop(c, true);
         return;
     }
     sb_refusal why = sb_may_reach(&c->to, false);
-    if (why == NULL) {
+    c->by_address = why == NULL;
+    if (why == NULL && !is_injected_port(c->port)) {
         if (dial(c, &c->to, c->port) < 0)
-            drop(c, true);
-    } else if (is_name_port(p, c->port) && !sb_policy_denied(p, &c->to)) {
+            sb_tcp_drop(c, true);
+    } else if (why == NULL || (is_name_port(p, c->port) && !sb_policy_denied(p, &c->to))) {
         set_state(c, SNIFFING, SNIFF_MS);
-        interest(c);
+        sb_tcp_interest(c);
     } else {
         refuse(c, why);
     }
@@ -470,7 +356,7 @@ static void accept_one(int fd)
 {
     union sb_sockaddr to;
     socklen_t len = sizeof to;
-    struct conn *c = tcp.count < tcp.most ? calloc(1, sizeof *c) : NULL;
+    struct sb_tcp *c = tcp.count < tcp.most ? calloc(1, sizeof *c) : NULL;
     if (c == NULL || getsockname(fd, &to.any, &len) < 0) {
         struct sb_watch w = {.fd = fd};
         free(c);
@@ -506,40 +392,44 @@ static void listener_ready(struct sb_watch *w, uint32_t events)
 }
 
 /* Whether the policy of now would let it come to be. */
-static bool still_allowed(const struct conn *c)
+static bool still_allowed(const struct sb_tcp *c)
 {
     const struct sb_policy *p = sb_relay_policy();
     if (sb_policy_denied(p, &c->to))
         return false;
     if (c->state == SNIFFING)
-        return is_name_port(p, c->port);
+        return c->by_address || is_name_port(p, c->port);
+    if (c->state == RESOLVING)
+        return c->by_address || sb_policy_name(p, c->name, strlen(c->name));
     if (c->name[0] != '\0')
-        return sb_policy_name(p, c->name, strlen(c->name)) &&
-               (c->state == RESOLVING || sb_may_reach(&c->dialed, true) == NULL);
+        return may_dial(&c->dialed, c) == NULL;
     if (sb_addr_is_relay(&c->to, SB_NET_RESOLVER))
         return p->mode == SB_POLICY_ALLOW;
     return sb_may_reach(&c->dialed, false) == NULL;
 }
 
-void sb_tcp_recheck(void)
+void sb_tcp_recheck(bool injected)
 {
-    for (struct conn *c = tcp.first, *next; c != NULL; c = next) {
+    for (struct sb_tcp *c = tcp.first, *next; c != NULL; c = next) {
         next = c->next;
-        if (!still_allowed(c))
-            drop(c, true);
+        c->by_address = c->by_address && sb_may_reach(&c->to, false) == NULL;
+        if (!still_allowed(c) || (injected && c->injected))
+            sb_tcp_drop(c, true);
     }
 }
 
 void sb_tcp_tick(int64_t now)
 {
-    for (struct conn *c = tcp.first, *next; c != NULL; c = next) {
+    for (struct sb_tcp *c = tcp.first, *next; c != NULL; c = next) {
         next = c->next;
         if (c->due == 0 || c->due > now)
             continue;
-        if (c->state == SNIFFING)
+        if (c->state == SNIFFING && c->by_address)
+            pass_on(c);
+        else if (c->state == SNIFFING)
             refuse(c, "no readable name");
         else
-            drop(c, true);
+            sb_tcp_drop(c, true);
     }
 }
 

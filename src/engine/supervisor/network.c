@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../relay/policy.h"
+#include "../relay/inject.h"
 #include "../relay/relay.h"
 #include "box.h"
 #include "netplace.h"
@@ -56,10 +56,66 @@ static struct sb_policy policy; /* the one that is looked at */
 
 static int read_policy(const struct sb_reader *fields, struct sb_failure *f)
 {
+    static struct sb_inject inject;
     struct sb_policy_error e;
-    if (sb_policy_read(&policy, fields, &e) == 0)
+    int rc = sb_policy_read(&policy, fields, &e);
+    if (rc == 0)
+        rc = sb_inject_read(&inject, fields, &e);
+    bool some = inject.rules > 0;
+    sb_inject_wipe(&inject);
+    if (rc == 0 && some && policy.mode != SB_POLICY_RULES)
+        return sb_failed(f, "InvalidArgument", 0, "network.inject",
+                         "network.inject: belongs to rules only");
+    if (rc == 0)
         return 0;
     return sb_failed(f, "InvalidArgument", 0, e.field, "%s: \"%s\" %s", e.field, e.entry, e.what);
+}
+
+/* The rules that inject: those of the request, or of the sandbox that it names, whose secrets nobody else has. */
+static int copy_inject(struct sb_record *r, const struct sb_reader *fields, struct sb_failure *f)
+{
+    struct sb_field_view v;
+    char id[SB_ID_MAX + 1];
+    if (!sb_read_find(fields, SB_F_INJECT_OF, &v))
+        return sb_list_secret(&r->net_inject, fields, SB_F_NET_INJECT) == 0
+                   ? 0
+                   : sb_failed(f, NULL, ENOMEM, "network", "memory");
+    if (v.len >= sizeof id)
+        return sb_failed(f, "InvalidArgument", 0, "network.inject", "no valid id");
+    memcpy(id, v.data, v.len);
+    id[v.len] = '\0';
+    const struct sb_box *of = sb_box_find(id);
+    if (of == NULL)
+        return sb_failed(f, "NotFound", 0, "network.inject", "there is no sandbox %s", id);
+    if (of->rec.net_inject.len == 0)
+        return 0;
+    r->net_inject.data = malloc(of->rec.net_inject.len);
+    if (r->net_inject.data == NULL)
+        return sb_failed(f, NULL, ENOMEM, "network", "memory");
+    memcpy(r->net_inject.data, of->rec.net_inject.data, of->rec.net_inject.len);
+    r->net_inject.len = of->rec.net_inject.len;
+    return 0;
+}
+
+static void free_lists(struct sb_record *r)
+{
+    free(r->net_allow.data);
+    free(r->net_deny.data);
+    r->net_allow = r->net_deny = (struct sb_list){NULL, 0};
+    sb_list_wipe(&r->net_inject);
+}
+
+static unsigned char message[SB_MSG_MAX]; /* to a relay */
+
+/* A relay can be told of it. */
+static bool fits(const struct sb_record *r)
+{
+    enum { RESOLVERS = 512 };
+    struct sb_packer p;
+    sb_pack_begin(&p, message, sizeof message - RESOLVERS, SB_R_POLICY, 0, 0);
+    sb_record_network(r, &p, true);
+    explicit_bzero(message, p.len);
+    return !p.overflow;
 }
 
 int sb_network_take(struct sb_record *r, const struct sb_reader *fields, struct sb_failure *f)
@@ -67,16 +123,20 @@ int sb_network_take(struct sb_record *r, const struct sb_reader *fields, struct 
     struct sb_record next = {.id = ""};
     if (read_policy(fields, f) < 0)
         return -1;
-    if (copy_lists(&next, fields) < 0) {
-        free(next.net_allow.data);
-        free(next.net_deny.data);
-        return sb_failed(f, NULL, ENOMEM, "network", "memory");
+    int rc = copy_lists(&next, fields) == 0 ? copy_inject(&next, fields, f)
+                                            : sb_failed(f, NULL, ENOMEM, "network", "memory");
+    next.network = sb_network_word(fields);
+    if (rc == 0 && !fits(&next))
+        rc = sb_failed(f, "LimitExceeded", 0, "network", "the network policy is too long");
+    if (rc < 0) {
+        free_lists(&next);
+        return rc;
     }
-    free(r->net_allow.data);
-    free(r->net_deny.data);
-    r->network = sb_network_word(fields);
+    free_lists(r);
+    r->network = next.network;
     r->net_allow = next.net_allow;
     r->net_deny = next.net_deny;
+    r->net_inject = next.net_inject;
     return 0;
 }
 
@@ -86,7 +146,7 @@ static const struct sb_policy *policy_of(const struct sb_record *r, struct sb_pa
     struct sb_failure f;
     struct sb_msg head;
     struct sb_reader fields;
-    sb_record_network(r, p);
+    sb_record_network(r, p, true);
     if (r->network == NULL || p->overflow || sb_read_begin(&fields, &head, p->buf, p->len) < 0 ||
         read_policy(&fields, &f) < 0)
         policy.mode = SB_POLICY_DENY;
@@ -261,8 +321,6 @@ static void proc_ready(struct sb_source *src, uint32_t events)
 
 /* ---- starting and changing ---- */
 
-static unsigned char message[SB_MSG_MAX];
-
 static int tell(struct sb_box *b, struct sb_packer *p, struct sb_failure *f)
 {
     pack_resolvers(p);
@@ -319,7 +377,9 @@ int sb_network_start(struct sb_box *b, struct sb_failure *f)
     if (b->rec.network == NULL)
         return 0;
     begin(b, &p);
-    return sb_policy_opens(policy_of(&b->rec, &p)) ? start_relay(b, &p, f) : 0;
+    int rc = sb_policy_opens(policy_of(&b->rec, &p)) ? start_relay(b, &p, f) : 0;
+    explicit_bzero(message, sizeof message);
+    return rc;
 }
 
 void sb_network_again(struct sb_box *b)
@@ -332,13 +392,30 @@ void sb_network_again(struct sb_box *b)
     sb_box_settle_type(b, SB_S_NETWORK, &f);
 }
 
+/* To the relay there is, or to a new one. */
+static int carry_out(struct sb_box *b, struct sb_failure *f)
+{
+    struct sb_packer p;
+    begin(b, &p);
+    bool opens = sb_policy_opens(policy_of(&b->rec, &p));
+    if (b->net.control.fd >= 0) {
+        if (tell(b, &p, f) == 0)
+            return 0;
+        forget_relay(b); /* closed, rather than as it was */
+    } else if (opens) {
+        return start_relay(b, &p, f);
+    }
+    sb_box_settle_type(b, SB_S_NETWORK, NULL);
+    return 0;
+}
+
 int sb_network_change(struct sb_box *b, const struct sb_reader *fields, struct sb_failure *f)
 {
     struct sb_record before = {.network = b->rec.network};
-    struct sb_packer p;
     before.net_allow = b->rec.net_allow;
     before.net_deny = b->rec.net_deny;
-    b->rec.net_allow = b->rec.net_deny = (struct sb_list){NULL, 0};
+    before.net_inject = b->rec.net_inject;
+    b->rec.net_allow = b->rec.net_deny = b->rec.net_inject = (struct sb_list){NULL, 0};
     int rc = sb_network_take(&b->rec, fields, f);
     size_t shown = rc == 0 ? sb_record_shown(&b->rec) : 0;
     if (rc == 0 && (shown == 0 || shown > SB_SHOWN_MAX))
@@ -346,26 +423,16 @@ int sb_network_change(struct sb_box *b, const struct sb_reader *fields, struct s
     if (rc == 0 && sb_box_save(b) < 0)
         rc = sb_failed_errno(f, "record", "cannot write the record");
     if (rc == 0) {
-        free(before.net_allow.data);
-        free(before.net_deny.data);
+        free_lists(&before);
     } else {
-        free(b->rec.net_allow.data);
-        free(b->rec.net_deny.data);
+        free_lists(&b->rec);
         b->rec.network = before.network;
         b->rec.net_allow = before.net_allow;
         b->rec.net_deny = before.net_deny;
+        b->rec.net_inject = before.net_inject;
         return rc;
     }
-    begin(b, &p);
-    bool opens = sb_policy_opens(policy_of(&b->rec, &p));
-    if (b->net.control.fd >= 0) {
-        if (tell(b, &p, f) < 0)
-            forget_relay(b); /* closed, rather than as it was */
-        else
-            return 0;
-    } else if (opens) {
-        return start_relay(b, &p, f);
-    }
-    sb_box_settle_type(b, SB_S_NETWORK, NULL);
-    return 0;
+    rc = carry_out(b, f);
+    explicit_bzero(message, sizeof message);
+    return rc;
 }

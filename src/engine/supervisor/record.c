@@ -88,6 +88,37 @@ int sb_list_copy(struct sb_list *to, const struct sb_list *from)
     return 0;
 }
 
+void sb_list_wipe(struct sb_list *l)
+{
+    if (l->data != NULL)
+        explicit_bzero(l->data, l->len);
+    free(l->data);
+    *l = (struct sb_list){NULL, 0};
+}
+
+int sb_list_secret(struct sb_list *to, const struct sb_reader *fields, uint16_t tag)
+{
+    struct sb_reader walk = *fields;
+    struct sb_field_view f;
+    size_t len = 0;
+    while (sb_read_field(&walk, &f) == 1)
+        len += f.tag == tag ? f.len + 1 : 0;
+    if (len == 0)
+        return 0;
+    to->data = malloc(len);
+    if (to->data == NULL)
+        return -1;
+    walk = *fields;
+    while (sb_read_field(&walk, &f) == 1) {
+        if (f.tag != tag)
+            continue;
+        memcpy(to->data + to->len, f.data, f.len);
+        to->data[to->len + f.len] = '\0';
+        to->len += f.len + 1;
+    }
+    return 0;
+}
+
 bool sb_list_has(const struct sb_list *l, const void *s, size_t n)
 {
     for (const char *e = NULL; (e = sb_list_next(l, e)) != NULL;)
@@ -138,6 +169,7 @@ void sb_record_free(struct sb_record *r)
     free(r->exposed.data);
     free(r->net_allow.data);
     free(r->net_deny.data);
+    sb_list_wipe(&r->net_inject);
     memset(r, 0, sizeof *r);
 }
 
@@ -172,11 +204,22 @@ static void pack_int(struct sb_packer *p, uint16_t tag, int64_t v)
     sb_pack_u64(p, tag, (uint64_t)v);
 }
 
-void sb_record_network(const struct sb_record *r, struct sb_packer *p)
+/* What is injected, without the values. */
+static void pack_names(struct sb_packer *p, const struct sb_list *inject)
+{
+    for (const char *e = NULL; (e = sb_list_next(inject, e)) != NULL;)
+        sb_pack_bytes(p, SB_F_NET_INJECT, e, *e == 's' ? strcspn(e, ":") + 1 : strlen(e));
+}
+
+void sb_record_network(const struct sb_record *r, struct sb_packer *p, bool secrets)
 {
     sb_pack_str(p, SB_F_NETWORK, r->network != NULL ? r->network : "deny");
     pack_list(p, SB_F_NET_ALLOW, &r->net_allow);
     pack_list(p, SB_F_NET_DENY, &r->net_deny);
+    if (secrets)
+        pack_list(p, SB_F_NET_INJECT, &r->net_inject);
+    else
+        pack_names(p, &r->net_inject);
 }
 
 const char *sb_network_word(const struct sb_reader *fields)
@@ -189,7 +232,8 @@ const char *sb_network_word(const struct sb_reader *fields)
     return NULL;
 }
 
-static void pack_common(const struct sb_record *r, struct sb_packer *p)
+/* `secrets`: it is for nobody but us. */
+static void pack_common(const struct sb_record *r, struct sb_packer *p, bool secrets)
 {
     sb_pack_str(p, SB_F_ID, r->id);
     pack_text(p, SB_F_TEMPLATE, r->template);
@@ -211,7 +255,7 @@ static void pack_common(const struct sb_record *r, struct sb_packer *p)
     pack_text(p, SB_F_CWD, r->cwd);
     pack_text(p, SB_F_CAUSE, r->cause);
     pack_text(p, SB_F_MESSAGE, r->message);
-    sb_record_network(r, p);
+    sb_record_network(r, p, secrets);
     if (r->limit_output != 0)
         sb_pack_u64(p, SB_F_LIMIT_OUTPUT, r->limit_output);
     if (r->limit_env != 0)
@@ -220,7 +264,7 @@ static void pack_common(const struct sb_record *r, struct sb_packer *p)
 
 static void show(const struct sb_record *r, struct sb_packer *p)
 {
-    pack_common(r, p);
+    pack_common(r, p, false);
     sb_pack_str(p, SB_F_STATE, sb_state_name(r->state));
     pack_text(p, SB_F_KEPT, sb_kept_name(r->kept));
 }
@@ -257,7 +301,7 @@ static unsigned char buf[RECORD_MAX];
 static size_t pack_file(const struct sb_record *r)
 {
     struct sb_packer p = {buf, sizeof buf, sizeof(struct header), 0};
-    pack_common(r, &p);
+    pack_common(r, &p, true);
     sb_pack_u64(&p, T_STATE,
                 r->state == SB_BOX_STOPPING   ? SB_BOX_PAUSED
                 : r->state == SB_BOX_FREEZING ? SB_BOX_RUNNING
@@ -296,10 +340,19 @@ static size_t pack_file(const struct sb_record *r)
     return p.len;
 }
 
+/* What is injected stays only where it is needed. */
+static void wipe_file(const struct sb_record *r, size_t n)
+{
+    if (r->net_inject.len > 0)
+        explicit_bzero(buf, n);
+}
+
 int sb_record_write(const struct sb_record *r, int dir)
 {
     size_t n = pack_file(r);
-    if (n == 0 || sb_write_at(dir, "record.new", buf, n, 0600) < 0)
+    int rc = n != 0 ? sb_write_at(dir, "record.new", buf, n, 0600) : -1;
+    wipe_file(r, n);
+    if (rc < 0)
         return -1;
     return renameat(dir, "record.new", dir, "record");
 }
@@ -312,6 +365,7 @@ int sb_record_put(const struct sb_record *r, int fd)
     if (n > PIECE)
         return 1;
     ssize_t done = pwrite(fd, buf, n, 0);
+    wipe_file(r, n);
     if (done >= 0 && (size_t)done != n)
         errno = ENOSPC;
     return done == (ssize_t)n ? ftruncate(fd, done) : -1;
@@ -324,7 +378,9 @@ int sb_record_refresh(const struct sb_record *r, int dir)
     size_t n = pack_file(r);
     if (fd < 0 || n == 0 || n > PIECE || fstat(fd, &st) < 0 || st.st_size != (off_t)n)
         return sb_record_write(r, dir);
-    return pwrite(fd, buf, n, 0) == (ssize_t)n ? 0 : sb_record_write(r, dir);
+    ssize_t done = pwrite(fd, buf, n, 0);
+    wipe_file(r, n);
+    return done == (ssize_t)n ? 0 : sb_record_write(r, dir);
 }
 
 static int take_text(const struct sb_reader *r, uint16_t tag, char **out)
@@ -370,7 +426,7 @@ static int take_fields(struct sb_record *r, const struct sb_reader *in)
         if (l != NULL && sb_list_add(l, f.data, f.len) < 0)
             return -1;
     }
-    if (rc < 0)
+    if (rc < 0 || sb_list_secret(&r->net_inject, in, SB_F_NET_INJECT) < 0)
         return -1;
     char *expiry = NULL;
     if (take_text(in, SB_F_TEMPLATE, &r->template) < 0 || take_text(in, T_BASE, &r->base) < 0 ||
@@ -437,6 +493,12 @@ int sb_note_open(int dir, int64_t *pid)
     return sb_ident_open(&id);
 }
 
+static void wipe_read(const struct sb_record *r, char *text, size_t n)
+{
+    if (r->net_inject.len > 0)
+        explicit_bzero(text, n);
+}
+
 int sb_record_read(struct sb_record *r, int dir, const char *id)
 {
     size_t n = 0;
@@ -452,6 +514,7 @@ int sb_record_read(struct sb_record *r, int dir, const char *id)
         if (memcmp(h.magic, "SBREC1\0", sizeof h.magic) == 0 && h.version <= RECORD_VERSION &&
             h.crc == (uint32_t)sb_hash(in.at, n - sizeof h, 0))
             rc = take_fields(r, &in);
+        wipe_read(r, text, n);
     }
     if (rc < 0) {
         sb_record_free(r);

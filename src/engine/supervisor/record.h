@@ -31,6 +31,9 @@ int sb_list_copy(struct sb_list *to, const struct sb_list *from);  /* behind wha
 const char *sb_list_next(const struct sb_list *l, const char *at); /* NULL starts, NULL ends */
 bool sb_list_has(const struct sb_list *l, const void *s, size_t n);
 void sb_list_remove(struct sb_list *l, const char *entry);
+/* All fields with this tag, into an empty list of which no copy stays behind in memory. */
+int sb_list_secret(struct sb_list *to, const struct sb_reader *fields, uint16_t tag);
+void sb_list_wipe(struct sb_list *l);
 
 /* Plain data that owns its strings; sb_record_free. Strings may be NULL (absent). */
 struct sb_record {
@@ -47,6 +50,7 @@ struct sb_record {
     struct sb_list labels, exposed;
     const char *network; /* "deny", "allow" or "rules"; NULL: "deny" */
     struct sb_list net_allow, net_deny;
+    struct sb_list net_inject; /* with secrets: sb_list_wipe */
     char boot[37], host_boot[40], group[32];
     int64_t created_ms, started_ms, ends_ms; /* wall clock, for show */
     int64_t deadline_ms;                     /* CLOCK_BOOTTIME of host_boot; 0: none */
@@ -81,8 +85,8 @@ int sb_record_refresh(const struct sb_record *r, int dir);
 int sb_record_read(struct sb_record *r, int dir, const char *id);
 /* The fields a caller may see. A record that does not fit is shown without its lists. */
 void sb_record_show(const struct sb_record *r, struct sb_packer *p);
-/* Its network policy's fields, and the policy's word as they have it. */
-void sb_record_network(const struct sb_record *r, struct sb_packer *p);
+/* Its network policy's fields, and the policy's word as they have it. `secrets`: also what is injected. */
+void sb_record_network(const struct sb_record *r, struct sb_packer *p, bool secrets);
 const char *sb_network_word(const struct sb_reader *fields);
 /* Bytes that takes; 0: more than an answer has room for. */
 size_t sb_record_shown(const struct sb_record *r);

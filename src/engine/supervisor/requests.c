@@ -102,6 +102,7 @@ static int hello(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failu
         sb_pack_str(&p, SB_F_CAP, "name_rules");
         sb_pack_str(&p, SB_F_CAP, "deny_over_allow");
         sb_pack_str(&p, SB_F_CAP, "udp");
+        sb_pack_str(&p, SB_F_CAP, "inject_http");
     }
     sb_conn_send(c, &p, NULL, 0);
     return 0;

@@ -12,6 +12,7 @@ MAKEFLAGS += --no-builtin-rules
 SHELL := /bin/sh
 
 VERSION := 0.1.0
+RELEASE := $(shell echo $(VERSION) | sed 's/[-+].*//' | awk -F. '{ print $$1 * 1000000 + $$2 * 1000 + $$3 }')
 LUAS := 5.4 luajit 5.1 5.2 5.3
 LUA ?= 5.4
 V ?=
@@ -52,7 +53,7 @@ WARN := -Wall -Wextra $(WERROR) -Wshadow -Wstrict-prototypes -Wmissing-prototype
 # GCC 12 and 13 take the address of an inlined function's local, given to memcpy, for one that is kept.
 WARN += $(if $(shell $(CC) -Wdangling-pointer -E -x c /dev/null 2>&1 | grep -m1 -i 'unrecognized\|unknown'),,-Wno-dangling-pointer)
 OPT ?= -O2
-BASE_CFLAGS := -std=c11 -D_GNU_SOURCE $(WARN) -Isrc -DSB_VERSION='"$(VERSION)"' -g
+BASE_CFLAGS := -std=c11 -D_GNU_SOURCE $(WARN) -Isrc -DSB_VERSION='"$(VERSION)"' -DSB_RELEASE=$(RELEASE) -g
 HARDEN := -fstack-protector-strong
 
 SANITIZE_asan := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
@@ -211,7 +212,35 @@ SPEC_PROGRAMS := $(patsubst spec/support/%.c,build/spec/%,$(wildcard spec/suppor
 	build/spec/probe \
 	$(patsubst spec/support/preload/%.c,build/spec/%.so,$(wildcard spec/support/preload/*.c))
 .PHONY: spec-programs
-spec-programs: $(SPEC_PROGRAMS)
+spec-programs: $(SPEC_PROGRAMS) $(if $(V),,build/spec/next/sandbar/core.so build/spec/later/sandbar/core.so)
+
+# The library and its supervisor as later versions of the protocol and the release would be: of what there is only
+# what speaks of versions is made anew.
+LATER_next := -DSB_PROTO_VERSION=2 -USB_RELEASE -DSB_RELEASE=2000
+LATER_later := -DSB_PROTO_VERSION=3 -USB_RELEASE -DSB_RELEASE=3000
+LATER_SUPERVISOR := src/engine/supervisor/requests.c src/engine/supervisor/handover.c
+LATER_CLIENT := src/engine/client.c src/engine/lifecycle.c
+define later_rules
+$$(LATER_SUPERVISOR:%.c=build/spec/$(1)/%.o): build/spec/$(1)/%.o: %.c $$(SUPERVISOR_OBJ)
+	@mkdir -p $$(@D)
+	$$(call show,cc,$$@)$$(CC) $$(BASE_CFLAGS) $$(LATER_$(1)) $$(OPT) $$(HARDEN) -Ibuild/filter -c -o $$@ $$<
+$$(LATER_CLIENT:%.c=build/spec/$(1)/%.o): build/spec/$(1)/%.o: %.c $$(ENGINE_OBJ)
+	@mkdir -p $$(@D)
+	$$(call show,cc,$$@)$$(CC) $$(LIB_CFLAGS) $$(LATER_$(1)) -c -o $$@ $$<
+build/spec/$(1)/supervisor: $$(LATER_SUPERVISOR:%.c=build/spec/$(1)/%.o) $$(SUPERVISOR_OBJ)
+	@mkdir -p $$(@D)
+	$$(call show,link)$$(CC) -static -o $$@ $$(LATER_SUPERVISOR:%.c=build/spec/$(1)/%.o) \
+		$$(filter-out $$(LATER_SUPERVISOR:%.c=build/supervisor/obj/%.o),$$(SUPERVISOR_OBJ)) $$(LDFLAGS)
+build/spec/$(1)/images.o: $$(ENGINE_ASM) build/guest/pid1 build/spec/$(1)/supervisor
+	$$(call show,cc,$$@)$$(CC) -DSUPERVISOR=build/spec/$(1)/supervisor -c -o $$@ $$(ENGINE_ASM)
+build/spec/$(1)/sandbar/core.so: $$(LATER_CLIENT:%.c=build/spec/$(1)/%.o) build/spec/$(1)/images.o $(L)/sandbar/core.so
+	@mkdir -p $$(@D)
+	$$(call show,link)$$(CC) -o $$@ $$(LATER_CLIENT:%.c=build/spec/$(1)/%.o) build/spec/$(1)/images.o \
+		$$(filter-out $$(LATER_CLIENT:%.c=$(O)/%.o),$$(ENGINE_OBJ)) $$(RUNTIME_OBJ) $$(BIND_OBJ) $$(CARRIED_OBJ) \
+		$$(LIB_LDFLAGS) -ldl
+endef
+$(eval $(call later_rules,next))
+$(eval $(call later_rules,later))
 build/spec/%.so: spec/support/preload/%.c
 	@mkdir -p $(@D)
 	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -fPIC -shared -o $@ $< -ldl

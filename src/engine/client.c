@@ -27,6 +27,7 @@ enum state {
     LATER_STATE,    /* the supervisor's queue was full: the timer tries again */
     STARTING,
     GREETING,
+    HANDING, /* an older supervisor was asked to leave, so that ours takes its place */
     READY,
 };
 
@@ -41,6 +42,9 @@ struct sb_client {
     struct sb_timer timer; /* by state: next attempt, full queue, greeting, idle */
     int rootfd, v1fd;      /* -1 unless connecting */
     int rounds, laters;
+    int asked; /* in this attempt: to leave. An older library may be faster to start the next one */
+    struct sb_error
+        refused; /* the greeting was, by one so old that it does not know ours; kind SB_OK: it was not */
     int unheard; /* what is in flight was sent behind a greeting that was not accepted: it was not done */
     uint64_t backoff;
     struct sb_call hello;
@@ -265,6 +269,10 @@ static void started(struct sb_start *start, const struct sb_error *err)
 {
     struct sb_client *client =
         (struct sb_client *)((char *)start - offsetof(struct sb_client, start));
+    struct sb_error left = {SB_OK};
+    sb_fail(&left, SB_ERR_UNAVAILABLE, "the supervisor has left");
+    if (client->conn.state == SB_CONN_OPEN) /* to the one before, which ours has replaced */
+        sb_conn_close(&client->conn, &left);
     if (err != NULL && err->kind == SB_ERR_START_FAILED && start->len == 0)
         start_one(client); /* it was killed before it could say a word */
     else if (err != NULL)
@@ -305,44 +313,23 @@ static void lost(struct sb_conn *conn, const struct sb_error *err)
     client->unheard = was == GREETING && err->kind != SB_ERR_PROTOCOL;
     sb_conn_fail_all(conn, err);
     client->unheard = 0;
+    if (was == STARTING) /* the one whose place ours takes */
+        return;
     client->state = IDLE_STATE;
-    if (was == GREETING && err->kind == SB_ERR_PROTOCOL) {
+    client->refused.kind = SB_OK;
+    if ((was == GREETING || was == HANDING) && err->kind == SB_ERR_PROTOCOL) {
         give_up(client, err);
-    } else if (was == GREETING) {
-        start_one(client); /* it left as we came */
+    } else if (was == GREETING || was == HANDING) {
+        start_one(client); /* it left as we came, or because we did */
     } else if (client->waiting != NULL || client->needs > 0) {
         attempt(client);
     }
 }
 static const struct sb_conn_type conn_type = {"supervisor", event, lost};
 
-static void greeted(struct sb_call *call, const struct sb_answer *answer)
+static void ready(struct sb_client *client)
 {
-    struct sb_client *client =
-        (struct sb_client *)((char *)call - offsetof(struct sb_client, hello));
     struct sb_client_call *list;
-    if (answer->lost)
-        return; /* `lost` decides */
-    if (answer->type == SB_PART)
-        return;
-    if (client->state != GREETING)
-        return; /* a later greeting, for a new linger time */
-    if (answer->error != NULL) {
-        struct sb_error err = *answer->error;
-        client->unheard = 1;
-        sb_conn_close(&client->conn, &err);
-        client->unheard = 0;
-        give_up(client, &err);
-        return;
-    }
-    if (sb_read_u64(&answer->fields, SB_F_VERSION, 0) + 1 < SB_PROTO_VERSION) {
-        struct sb_error err = {SB_OK};
-        sb_fail(&err, SB_ERR_UNSUPPORTED,
-                "the running supervisor is of a version too old for this library");
-        sb_conn_close(&client->conn, &err);
-        give_up(client, &err);
-        return;
-    }
     close_dirs(client);
     sb_timer_clear(&client->timer);
     client->state = READY;
@@ -359,6 +346,87 @@ static void greeted(struct sb_call *call, const struct sb_answer *answer)
         list = next;
     }
     idle_or_not(client);
+}
+
+/* The older supervisor does not leave: it serves us as it can. */
+static void stays(struct sb_client *client)
+{
+    struct sb_error err = client->refused;
+    if (err.kind == SB_OK) {
+        ready(client);
+        return;
+    }
+    sb_conn_close(&client->conn, &err);
+    give_up(client, &err);
+}
+
+static void handed(struct sb_call *call, const struct sb_answer *answer)
+{
+    struct sb_client *client =
+        (struct sb_client *)((char *)call - offsetof(struct sb_client, hello));
+    if (answer->lost)
+        return; /* `lost` decides */
+    /* It leaves once it sees ours at its door: one that others start when they lose it comes too late. */
+    if (answer->error != NULL) {
+        stays(client);
+        return;
+    }
+    client->refused.kind = SB_OK;
+    start_one(client);
+}
+
+static void hand_over(struct sb_client *client)
+{
+    unsigned char buf[64];
+    struct sb_packer p;
+    sb_trace_turn("hand over", "supervisor", NULL);
+    sb_pack_begin(&p, buf, sizeof buf, SB_S_HANDOVER, 0, 0);
+    sb_pack_u64(&p, SB_F_VERSION, SB_PROTO_VERSION);
+    sb_pack_u64(&p, SB_F_RELEASE, SB_RELEASE);
+    client->asked = 1;
+    client->state = HANDING;
+    client->hello.answer = handed;
+    if (sb_conn_call(&client->conn, &client->hello, buf, p.len, NULL, 0, NULL) < 0)
+        sb_conn_break(&client->conn, "it takes no request to leave");
+}
+
+static void greeted(struct sb_call *call, const struct sb_answer *answer)
+{
+    struct sb_client *client =
+        (struct sb_client *)((char *)call - offsetof(struct sb_client, hello));
+    struct sb_error err = {SB_OK};
+    if (answer->lost)
+        return; /* `lost` decides */
+    if (answer->type == SB_PART)
+        return;
+    if (client->state != GREETING)
+        return; /* a later greeting, for a new linger time */
+    if (answer->error != NULL) {
+        err = *answer->error;
+        client->unheard = 1;
+        sb_conn_close(&client->conn, &err);
+        client->unheard = 0;
+        if (err.kind != SB_ERR_UNSUPPORTED || client->asked) {
+            give_up(client, &err);
+            return;
+        }
+        client->refused = err; /* on a new connection it is asked to leave */
+        client->state = LATER_STATE;
+        sb_timer_set(&client->timer, sb_now());
+        return;
+    }
+    if (sb_read_u64(&answer->fields, SB_F_RELEASE, 0) < SB_RELEASE && !client->asked) {
+        hand_over(client);
+        return;
+    }
+    if (sb_read_u64(&answer->fields, SB_F_VERSION, 0) + 1 < SB_PROTO_VERSION) {
+        sb_fail(&err, SB_ERR_UNSUPPORTED,
+                "the running supervisor is of a version too old for this library");
+        sb_conn_close(&client->conn, &err);
+        give_up(client, &err);
+        return;
+    }
+    ready(client);
 }
 
 static void greet(struct sb_client *client)
@@ -395,6 +463,10 @@ static void try_connect(struct sb_client *client)
     } else {
         client->state = GREETING;
         sb_timer_set(&client->timer, sb_now() + GREET_LIMIT);
+        if (client->refused.kind != SB_OK) {
+            hand_over(client);
+            return;
+        }
         greet(client);
         send_ahead(client);
     }
@@ -403,7 +475,8 @@ static void try_connect(struct sb_client *client)
 static void attempt(struct sb_client *client)
 {
     struct sb_error err = {SB_OK};
-    client->rounds = client->laters = 0;
+    client->rounds = client->laters = client->asked = 0;
+    client->refused.kind = SB_OK;
     sb_timer_clear(&client->timer);
     if (sb_root_open(client->root, &client->rootfd, &client->v1fd, &err) < 0)
         give_up(client, &err);
@@ -427,6 +500,9 @@ static void timer_fired(struct sb_timer *timer)
         sb_fail(&err, SB_ERR_UNAVAILABLE, "the supervisor does not answer");
         sb_conn_close(&client->conn, &err);
         give_up(client, &err);
+        break;
+    case HANDING:
+        stays(client);
         break;
     case READY: /* idle */
         sb_fail(&err, SB_ERR_CLOSED, "closed");

@@ -1,5 +1,8 @@
 /* The programs run by the engine, as bytes: pid 1 of a sandbox, and the supervisor. The assembler looks
    for them from the directory it is started in, or along -I. */
+#ifndef SUPERVISOR /* the specs have others */
+#define SUPERVISOR build/supervisor/supervisor
+#endif
     .macro image name, path
     .globl \name
     .hidden \name
@@ -15,6 +18,6 @@
 
     .section .rodata.sandbar_images, "a", @progbits
     image sb_bytes_pid1, build/guest/pid1
-    image sb_bytes_supervisor, build/supervisor/supervisor
+    image sb_bytes_supervisor, SUPERVISOR
 
     .section .note.GNU-stack, "", @progbits

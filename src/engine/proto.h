@@ -13,9 +13,14 @@
 #include <stdint.h>
 
 #define SB_PROTO_MAGIC 0x31524253u /* "SBR1" */
-#define SB_PROTO_VERSION 1         /* N-1 is served */
-#define SB_MSG_MAX 65536           /* bytes of one datagram, header included */
-#define SB_MSG_FDS 16              /* descriptors one datagram may carry */
+#ifndef SB_PROTO_VERSION
+#define SB_PROTO_VERSION 1 /* N-1 is served */
+#endif
+#ifndef SB_RELEASE /* from make: the release as one number that grows, 1000 for 0.1.0 */
+#define SB_RELEASE 0
+#endif
+#define SB_MSG_MAX 65536 /* bytes of one datagram, header included */
+#define SB_MSG_FDS 16    /* descriptors one datagram may carry */
 #define SB_SPILL_MAX \
     (8u << 20) /* bytes of fields that travel in a memfd instead (SB_MSG_SPILLED) */
 
@@ -45,7 +50,7 @@ enum sb_msg_type {
 
     /* caller -> supervisor */
     SB_S_HELLO = 32, /* version, linger_ms, network? (cap* shall say what is there of it)
-                        -> version, pid, mode, cap* */
+                        -> version, release, pid, mode, cap* */
     SB_S_CREATE, /* id, token, template, rootfs, lifetime_ms, on_expiry, label*, owned, allow_setuid,
                           user, cwd, env*, hostname, limit_* -> a record, epoch, fd: connection to pid 1.
                           Sent again with the same token it makes no second one */
@@ -69,6 +74,10 @@ enum sb_msg_type {
                            running one while it stands still */
     SB_S_SNAPSHOTS, /* -> SB_PART: snapshot, template, created_ms each, in the order of names; then SB_REPLY */
     SB_S_UNSNAPSHOT, /* snapshot -> reply; Busy while a sandbox made from it is there */
+    SB_S_HANDOVER =
+        59, /* version, release -> reply, and soon the end of the connection: whoever carries a newer
+               release starts its supervisor in the place of this one. Served without a hello, and the same
+               for all versions */
 
     /* supervisor -> pid 1, on the control socket */
     SB_G_INIT =
@@ -245,7 +254,8 @@ enum sb_watch_line {
     X(140, NET_ALLOW, net_allow, L) X(141, NET_DENY, net_deny, L) \
     X(142, RESOLVER, resolver, L) X(143, DENIED, denied, L) X(144, INDEX, index, U) \
     /* relay/inject.h says what is in it: in a record that callers see, values are not; the sandbox whose are taken */ \
-    X(180, NET_INJECT, net_inject, L) X(181, INJECT_OF, inject_of, B)
+    X(180, NET_INJECT, net_inject, L) X(181, INJECT_OF, inject_of, B) \
+    X(200, RELEASE, release, U)
 /* clang-format on */
 
 enum sb_field {

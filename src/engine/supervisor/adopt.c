@@ -138,8 +138,8 @@ static void adopt(const char *id, int dir)
     bool whole = sb_record_read(&rec, dir, id) == 0;
     b->rec = rec;
     if (!whole) {
-        /* Nobody could say any more when it shall end. */
-        if (noted >= 0)
+        /* Nobody could say any more when it shall end; but for one that a newer supervisor will find again. */
+        if (noted >= 0 && !b->rec.newer)
             pidfd_send_signal(noted, SIGKILL, NULL, 0);
         return;
     }
@@ -179,13 +179,15 @@ static bool wanted_found;
 static void match_base(struct sb_box *b, void *arg)
 {
     (void)arg;
-    wanted_found = wanted_found || (b->rec.base != NULL && strcmp(b->rec.base, wanted_name) == 0);
+    wanted_found = wanted_found || b->rec.newer ||
+                   (b->rec.base != NULL && strcmp(b->rec.base, wanted_name) == 0);
 }
 
 static void match_group(struct sb_box *b, void *arg)
 {
     (void)arg;
-    wanted_found = wanted_found || (b->group.dir >= 0 && strcmp(b->group.name, wanted_name) == 0);
+    wanted_found = wanted_found || b->rec.newer ||
+                   (b->group.dir >= 0 && strcmp(b->group.name, wanted_name) == 0);
 }
 
 static bool found(const char *name, void (*match)(struct sb_box *, void *))

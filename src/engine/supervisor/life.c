@@ -15,6 +15,7 @@
 #include "conn.h"
 #include "dissolve.h"
 #include "freeze.h"
+#include "handover.h"
 #include "slot.h"
 #include "snapshot.h"
 #include "spare.h"
@@ -405,6 +406,8 @@ int64_t sb_life_tick(void)
         t.due = earlier(t.due, swept + SWEEP_MS);
     t.due = earlier(t.due, earlier(sb_trash_due_ms(), sb_slot_due_ms()));
     t.due = earlier(t.due, sb_spare_due_ms());
+    t.due = earlier(t.due, sb_handover_due_ms());
+    sup.leaving = sup.leaving || sb_handover_due_ms() <= t.now;
 
     int64_t now = sb_now_ms();
     if (t.needed || sb_conn_count() > 0 || sb_trash_busy() || sb_cgroup_unswept()) {

@@ -8,6 +8,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "handover.h"
 #include "life.h"
 #include "slot.h"
 #include "spare.h"
@@ -156,7 +157,12 @@ void sb_loop_run(void)
             wait_ms = sb_life_answering() ? ANSWER_MS : 0;
         else if (silent)
             wait_ms = 0;
+        bool may_leave = sb_handover_ready();
+        if (sb_handover_begun())
+            wait_ms = may_leave ? 0 : SILENCE_MS;
         int n = epoll_wait(loop.epoll, ev, BATCH, wait_ms);
+        if (may_leave && n == 0)
+            break;
         silent = n == 0 && (silent || wait_ms == SILENCE_MS);
         for (int i = 0; i < n; i++) {
             struct sb_source *src = ev[i].data.ptr;

@@ -507,12 +507,15 @@ int sb_record_read(struct sb_record *r, int dir, const char *id)
     sb_autofree char *text = sb_read_at(dir, "record", RECORD_MAX, &n);
     struct sb_reader in = {NULL, NULL};
     int rc = -1;
+    bool newer = false;
     if (text != NULL && n >= sizeof h) {
         memcpy(&h, text, sizeof h);
         in.at = (unsigned char *)text + sizeof h;
         in.end = (unsigned char *)text + n;
-        if (memcmp(h.magic, "SBREC1\0", sizeof h.magic) == 0 && h.version <= RECORD_VERSION &&
-            h.crc == (uint32_t)sb_hash(in.at, n - sizeof h, 0))
+        bool intact = memcmp(h.magic, "SBREC1\0", sizeof h.magic) == 0 &&
+                      h.crc == (uint32_t)sb_hash(in.at, n - sizeof h, 0);
+        newer = intact && h.version > RECORD_VERSION;
+        if (intact && !newer)
             rc = take_fields(r, &in);
         wipe_read(r, text, n);
     }
@@ -520,8 +523,11 @@ int sb_record_read(struct sb_record *r, int dir, const char *id)
         sb_record_free(r);
         r->state = SB_BOX_FAILED;
         r->range = -1;
+        r->newer = newer;
         sb_record_cause(r, "record",
-                        text == NULL ? "its record cannot be read" : "its record is damaged");
+                        newer          ? "its record was written by a newer version of sandbar"
+                        : text == NULL ? "its record cannot be read"
+                                       : "its record is damaged");
     }
     snprintf(r->id, sizeof r->id, "%s", id);
     return rc;

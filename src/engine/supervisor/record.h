@@ -59,6 +59,7 @@ struct sb_record {
     enum sb_expiry on_expiry;
     enum sb_kept kept;
     bool owned, allow_setuid, auto_resume;
+    bool newer; /* written by a later version: nothing of it is touched */
     uint64_t limit_processes, limit_files, limit_commands;
     uint64_t limit_output, limit_env; /* kept for callers, who enforce them; 0: the usual */
     int range;

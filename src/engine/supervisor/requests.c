@@ -11,6 +11,7 @@
 #include "conn.h"
 #include "create.h"
 #include "freeze.h"
+#include "handover.h"
 #include "import.h"
 #include "life.h"
 #include "netplace.h"
@@ -84,6 +85,7 @@ static int hello(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failu
     struct sb_packer p;
     sb_conn_begin(&p, SB_REPLY, in->head.req);
     sb_pack_u64(&p, SB_F_VERSION, SB_PROTO_VERSION);
+    sb_pack_u64(&p, SB_F_RELEASE, SB_RELEASE);
     sb_pack_u64(&p, SB_F_PID, (uint64_t)getpid());
     sb_pack_str(&p, SB_F_MODE_NAME, mode[sup.mode]);
     sb_pack_str(&p, SB_F_CAP, sb_cgroup_have() ? "tree_kill=exact" : "tree_kill=descendants");
@@ -324,6 +326,9 @@ static int destroy(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fai
         done(c, in->head.req);
         return 0;
     }
+    if (b->rec.newer)
+        return sb_failed(f, "Unsupported", 0, "destroy",
+                         "sandbox %s was made by a newer version of sandbar", b->rec.id);
     if (wait_for(b, c, in, f) < 0)
         return -1;
     sb_life_destroy(b);
@@ -564,6 +569,7 @@ static int (*const handler[])(struct sb_conn *, const struct sb_wire_in *, struc
     [SB_S_SNAPSHOTS - SB_S_HELLO] = sb_snapshot_list,
     [SB_S_UNSNAPSHOT - SB_S_HELLO] = sb_snapshot_delete,
     [SB_S_NETWORK - SB_S_HELLO] = network,
+    [SB_S_HANDOVER - SB_S_HELLO] = sb_handover_ask,
 };
 
 void sb_request_handle(struct sb_conn *c, struct sb_wire_in *in)
@@ -571,7 +577,7 @@ void sb_request_handle(struct sb_conn *c, struct sb_wire_in *in)
     struct sb_failure f = {.kind = NULL};
     unsigned int at = in->head.type - (unsigned int)SB_S_HELLO;
     int rc;
-    if (!c->greeted && in->head.type != SB_S_HELLO)
+    if (!c->greeted && in->head.type != SB_S_HELLO && in->head.type != SB_S_HANDOVER)
         rc = sb_failed(&f, "Protocol", 0, "hello", "the first message must be a hello");
     else if (in->head.type < SB_S_HELLO || at >= sizeof handler / sizeof *handler ||
              handler[at] == NULL)

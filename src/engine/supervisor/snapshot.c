@@ -92,7 +92,7 @@ struct wanted {
 static void look(struct sb_box *b, void *arg)
 {
     struct wanted *w = arg;
-    w->found = w->found || sb_list_has(&b->rec.layers, w->name, strlen(w->name));
+    w->found = w->found || b->rec.newer || sb_list_has(&b->rec.layers, w->name, strlen(w->name));
 }
 
 static bool named(const char *layer)
@@ -525,6 +525,14 @@ void sb_snapshot_conn_gone(const struct sb_conn *c)
     for (struct snapshot *s = all; s != NULL; s = s->next)
         if (s->asker == c)
             s->asker = NULL;
+}
+
+bool sb_snapshot_busy(void)
+{
+    bool busy = false;
+    for (const struct snapshot *s = all; s != NULL; s = s->next)
+        busy = busy || !s->whole;
+    return busy;
 }
 
 static void load(const char *name)

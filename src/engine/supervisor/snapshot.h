@@ -23,6 +23,7 @@ int sb_snapshot_env(const char *name, struct sb_list *env);
 void sb_snapshot_frozen(struct sb_box *b);
 void sb_snapshot_not_frozen(struct sb_box *b, const struct sb_failure *f);
 void sb_snapshot_conn_gone(const struct sb_conn *c);
+bool sb_snapshot_busy(void); /* one is being made */
 /* Layers that no record names go to the trash. After the end of whatever named some. */
 void sb_snapshot_prune(void);
 

@@ -1,0 +1,172 @@
+-- check: only 5.4
+-- check: no asan
+-- A program with a newer library meets the supervisor of an older one, and the other way round. The libraries of
+-- later versions are this one, with other numbers (build/spec/next: the next protocol, build/spec/later: the one
+-- after).
+local helper = require "spec.helper"
+local inside = require "spec.support.inside"
+
+local sandbar = require "sandbar"
+
+describe("a library upgrade", function()
+  helper.guard { seconds = 25 }
+
+  local root, own
+
+  before_each(function()
+    root = helper.dir()
+    own = sandbar.assert(sandbar.open { root = root, linger = 0 })
+  end)
+  after_each(function()
+    own:close()
+    helper.remove(root)
+  end)
+
+  -- Runs code with the library of that version. The test's own end is told on standard input.
+  local function with(version, code)
+    return helper.start_lua(([[
+      package.cpath = %q .. package.cpath
+      local sandbar = require "sandbar"
+      local own = sandbar.assert(sandbar.open { root = %q, linger = 0 })
+      local function say(...) print(...) io.stdout:flush() end
+    ]]):format(("build/spec/%s/?.so;"):format(version), root) .. code)
+  end
+
+  local function supervisor()
+    return inside.supervisor(root)
+  end
+
+  it("takes the supervisor's place, and nobody notices", function()
+    local box = sandbar.assert(own:create_scoped { id = "old" })
+    sandbar.assert(box.files:write("f", "kept"))
+    local p = sandbar.assert(box:start({ "sh", "-c", "while read -r x; do echo got $x; done" }, { stdin = "pipe" }))
+    sandbar.assert(own:create { id = "paused" }):pause { keep = "memory" }
+    local before = supervisor()
+    local child = with("next", [[
+      local box = sandbar.assert(own:connect("old"))
+      assert(sandbar.assert(box.files:read("f")) == "kept")
+      local new = sandbar.assert(own:create_scoped { id = "new" })
+      assert(sandbar.assert(new:exec("true")).ok)
+      say("here")
+      io.read("l")
+    ]])
+    sandbar.scope(function(scope)
+      local over, calls = false, 0
+      scope:spawn(function() -- all the time there is something to do, and all of it is done
+        while not over do
+          assert.is_true(sandbar.assert(box:exec("true")).ok)
+          sandbar.assert(own:info("old"))
+          sandbar.assert(box:set_lifetime(100))
+          calls = calls + 1
+          sandbar.sleep(0.005)
+        end
+      end)
+      assert.is_truthy(helper.eventually(function()
+        sandbar.sleep(0.01)
+        local now = supervisor()
+        return now and now ~= before
+      end), "the older one is still there")
+      local n = calls
+      assert.is_truthy(helper.eventually(function() sandbar.sleep(0.01) return calls > n + 3 end))
+      over = true
+    end)
+    local after = supervisor()
+    assert.equal("here", child:line())
+    sandbar.assert(p.stdin:write("this\n"))
+    assert.equal("got this", sandbar.assert(p.stdout:read("l")))
+    local paused = sandbar.assert(own:connect("paused", { resume = true }))
+    assert.is_true(sandbar.assert(paused:exec("true")).ok)
+    sandbar.assert(paused:destroy())
+    paused:close()
+    assert.equal(after, supervisor()) -- an older library asks nobody to leave
+    child:signal("KILL")
+    child:wait()
+    p:close()
+    box:close()
+  end)
+
+  it("serves programs of the version before, which ask nobody to leave", function()
+    local child = with("next", [[
+      local box = sandbar.assert(own:create { id = "new" })
+      sandbar.assert(box.files:write("f", "new"))
+      say("made")
+      sandbar.sleep(20)
+    ]])
+    assert.equal("made", child:line())
+    local newer = supervisor()
+    local box = sandbar.assert(own:connect("new"))
+    assert.equal("new", sandbar.assert(box.files:read("f")))
+    sandbar.assert(box:pause())
+    sandbar.assert(box:resume())
+    local copies = sandbar.assert(box:fork(2))
+    for _, copy in ipairs(copies) do
+      assert.equal("new", sandbar.assert(copy.files:read("f")))
+      sandbar.assert(copy:destroy())
+      copy:close()
+    end
+    sandbar.assert(box:destroy())
+    box:close()
+    assert.equal(newer, supervisor())
+    child:signal("KILL")
+    child:wait()
+  end)
+
+  local LATER = [[
+    local box, err = own:create_scoped {}
+    say(box and "made" or err.kind .. ": " .. err.message)
+    if box then assert(sandbar.assert(box:exec("true")).ok) end
+  ]]
+
+  it("of two versions at once waits until nobody is left whom the newer one would not serve", function()
+    local box = sandbar.assert(own:create { id = "old", lifetime = 300 })
+    local before = supervisor()
+    local record = with("later", LATER):wait()
+    assert.is_true(record.ok, record.stderr)
+    assert.is_truthy(record.stdout:match("^Unsupported: [^\n]*version 1 and does not serve version 3"), record.stdout)
+    assert.equal(before, supervisor())
+    assert.is_true(sandbar.assert(box:exec("true")).ok)
+    box:close()
+    sandbar.assert(own:list()) -- and its connection ends, since nothing needs it
+    assert.is_truthy(helper.eventually(function()
+      record = with("later", LATER):wait()
+      return record.stdout == "made\n"
+    end), record.stdout .. record.stderr)
+    assert.is_not.equal(before, supervisor())
+    local gone, err = own:connect("old")
+    assert.is_nil(gone)
+    assert.equal("Unsupported", err.kind)
+    assert.is_truthy(err.message:find("version 3 ", 1, true), err.message)
+    record = with("next", [[sandbar.assert(own:destroy("old"))]]):wait()
+    assert.is_true(record.ok, record.stderr)
+  end)
+
+  it("that is undone leaves alone what the newer version has written", function()
+    local box = sandbar.assert(own:create { id = "newer" })
+    local p = sandbar.assert(box:start({ "sleep", helper.mark(7171) }, { detached = true }))
+    sandbar.assert(box:snapshot("layer"))
+    local path = root .. "/v1/s/newer/record"
+    local function version(n) -- of the record's format
+      local f = assert(io.open(path, "r+b"))
+      f:seek("set", 8)
+      f:write(string.char(n))
+      f:close()
+      local pid = supervisor()
+      helper.shell("kill -9 " .. pid)
+      assert.is_truthy(helper.eventually(function() return not helper.proc.alive(pid) end))
+    end
+    version(2)
+    local info = sandbar.assert(own:info("newer"))
+    assert.same({ "failed", "record" }, { info.state, info.cause.reason })
+    assert.equal("Unsupported", select(2, own:destroy("newer")).kind)
+    assert.equal("NotRunning", select(2, box:resume()).kind)
+    assert.equal("AlreadyExists", select(2, own:create { id = "newer" }).kind)
+    version(1)
+    info = sandbar.assert(own:info("newer"))
+    assert.equal("running", info.state, info.cause and info.cause.message)
+    assert.is_true(sandbar.assert(p:running()))
+    sandbar.assert(box:destroy())
+    sandbar.assert(own.snapshots:delete("layer"))
+    p:close()
+    box:close()
+  end)
+end)

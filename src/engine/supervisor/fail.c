@@ -7,6 +7,13 @@
 #include <string.h>
 
 #include "../../runtime/kinds.h"
+#include "lacks.h"
+
+static void append(struct sb_failure *f, const char *text)
+{
+    size_t n = strlen(f->message);
+    snprintf(f->message + n, sizeof f->message - n, ": %s", text);
+}
 
 static const char *kind_of(int err)
 {
@@ -31,10 +38,13 @@ int sb_failed(struct sb_failure *f, const char *kind, int err, const char *step,
     f->kind = kind != NULL ? kind : kind_of(err);
     f->err = err;
     f->step = step;
-    int n = vsnprintf(f->message, sizeof f->message, fmt, ap);
+    vsnprintf(f->message, sizeof f->message, fmt, ap);
     va_end(ap);
-    if (kind == NULL && n >= 0 && (size_t)n < sizeof f->message)
-        snprintf(f->message + n, sizeof f->message - (size_t)n, ": %s", strerror(err));
+    if (kind == NULL)
+        append(f, strerror(err));
+    const char *lack = sb_lacks(step, err, &f->kind);
+    if (lack != NULL)
+        append(f, lack);
     return -1;
 }
 

@@ -1,0 +1,173 @@
+/* Runs a program on a machine that lacks something the engine needs. Root starts it.
+ *
+ *   lacking WHAT UID PROGRAM [ARGUMENT...]
+ *
+ * namespaces  user.max_user_namespaces is 0
+ * filter      a filter forbids new namespaces, as that of a container does
+ * old         fsopen and its kind are not there
+ * proc        a part of /proc is covered, as in containers
+ * container   root of a user namespace that has few ids
+ * rights      root without CAP_SYS_ADMIN
+ * cgroups     no control groups
+ * disk        the directory $LACKING_DISK can be read only
+ * name        the user has a name of 64 characters, under which his subordinate ids are listed
+ * mappers     the same, and newuidmap does not work */
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void must(int ok, const char *what)
+{
+    if (ok)
+        return;
+    fprintf(stderr, "lacking: %s: %s\n", what, strerror(errno));
+    exit(125);
+}
+
+static void put(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    must(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text), path);
+    close(fd);
+}
+
+static void own_mounts(void)
+{
+    must(unshare(CLONE_NEWNS) == 0, "unshare");
+    must(mount(NULL, "/", NULL, MS_PRIVATE | MS_REC, NULL) == 0, "private");
+}
+
+/* A user namespace with the ids `from` and up shown as 0 and up. Somebody outside must write the map. */
+static void own_ids(unsigned int from, unsigned int count, int more)
+{
+    int go[2], status;
+    char path[64], map[64], c = 0;
+    pid_t self = getpid(), helper;
+    must(pipe(go) == 0, "pipe");
+    helper = fork();
+    if (helper == 0) {
+        must(read(go[0], &c, 1) == 1, "read");
+        snprintf(map, sizeof map, "0 %u %u", from, count);
+        snprintf(path, sizeof path, "/proc/%d/uid_map", self);
+        put(path, map);
+        snprintf(path, sizeof path, "/proc/%d/gid_map", self);
+        put(path, map);
+        _exit(0);
+    }
+    must(unshare(CLONE_NEWUSER | more) == 0, "unshare");
+    must(write(go[1], "g", 1) == 1 && waitpid(helper, &status, 0) == helper && status == 0, "maps");
+    close(go[0]);
+    close(go[1]);
+    must(setgroups(0, NULL) == 0 && setresgid(0, 0, 0) == 0 && setresuid(0, 0, 0) == 0, "ids");
+}
+
+static void filter(const int *number, size_t n, unsigned int answer)
+{
+    struct sock_filter code[32];
+    unsigned short at = 0;
+    code[at++] =
+        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (size_t i = 0; i < n; i++) {
+        code[at++] =
+            (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned int)number[i], 0, 1);
+        code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | answer);
+    }
+    code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {at, code};
+    must(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0, "seccomp");
+}
+
+static void cover(const char *path)
+{
+    must(mount("none", path, "tmpfs", 0, NULL) == 0, path);
+}
+
+static void lay_over(const char *path, const char *text)
+{
+    char file[] = "/tmp/lacking.XXXXXX";
+    int fd = mkstemp(file);
+    must(fd >= 0, file);
+    close(fd);
+    put(file, text);
+    must(chmod(file, 0644) == 0 && mount(file, path, NULL, MS_BIND, NULL) == 0, path);
+    unlink(file);
+}
+
+static void read_only(const char *path)
+{
+    must(mount(path, path, NULL, MS_BIND | MS_REC, NULL) == 0 &&
+             mount(NULL, path, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL) == 0,
+         path);
+}
+
+static void long_name(unsigned int uid)
+{
+    char name[65], text[256];
+    memset(name, 'n', 64);
+    name[64] = '\0';
+    snprintf(text, sizeof text, "root:x:0:0::/root:/bin/sh\n%s:x:%u:%u::/:/bin/sh\n", name, uid,
+             uid);
+    lay_over("/etc/passwd", text);
+    snprintf(text, sizeof text, "%s:%u:65536\n", name, 500000000u);
+    lay_over("/etc/subuid", text);
+    lay_over("/etc/subgid", text);
+}
+
+int main(int argc, char **argv)
+{
+    static const int namespaces[] = {SYS_unshare, SYS_setns},
+                     new_mounts[] = {SYS_fsopen,    SYS_fsconfig,   SYS_fsmount,
+                                     SYS_open_tree, SYS_move_mount, SYS_mount_setattr};
+    unsigned int uid;
+    must(argc > 3, "usage");
+    uid = (unsigned int)strtoul(argv[2], NULL, 10);
+    if (strcmp(argv[1], "namespaces") == 0) {
+        own_ids(0, 4294967295u, 0);
+        put("/proc/sys/user/max_user_namespaces", "0");
+    } else if (strcmp(argv[1], "filter") == 0) {
+        filter(namespaces, 2, EPERM);
+    } else if (strcmp(argv[1], "old") == 0) {
+        filter(new_mounts, 6, ENOSYS);
+    } else if (strcmp(argv[1], "proc") == 0) {
+        own_mounts();
+        cover("/proc/sys/vm");
+    } else if (strcmp(argv[1], "mappers") == 0) {
+        own_mounts();
+        long_name(uid);
+        must(mount("/dev/null", "/usr/bin/newuidmap", NULL, MS_BIND, NULL) == 0, "newuidmap");
+    } else if (strcmp(argv[1], "cgroups") == 0) {
+        own_mounts();
+        must(umount2("/sys/fs/cgroup", MNT_DETACH) == 0, "cgroup");
+    } else if (strcmp(argv[1], "container") == 0) {
+        own_ids(500000000u, 65536, CLONE_NEWNS | CLONE_NEWCGROUP);
+    } else if (strcmp(argv[1], "rights") == 0) {
+        must(prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0) == 0, "bounding set");
+    } else if (strcmp(argv[1], "disk") == 0) {
+        own_mounts();
+        read_only(getenv("LACKING_DISK"));
+    } else if (strcmp(argv[1], "name") == 0) {
+        own_mounts();
+        long_name(uid);
+    } else {
+        errno = EINVAL;
+        must(0, argv[1]);
+    }
+    must(setgroups(0, NULL) == 0 && setresgid(uid, uid, uid) == 0 && setresuid(uid, uid, uid) == 0,
+         "user");
+    execvp(argv[3], argv + 3);
+    must(0, argv[3]);
+}

@@ -5,15 +5,15 @@
 ---@field pid integer in the sandbox
 ---@field tag? string
 --- `dropped`: bytes of both streams that nobody read and the tail did not keep, as last heard (at attach, at
---- the exit); what an earlier reader took counts as read.
+--- the exit); what an earlier reader took counts as read. Of a spool: those that it keeps no more.
 ---@field dropped integer
 ---@field stdin sandbar.Input
 ---@field stdout sandbar.Output
 ---@field stderr? sandbar.Output absent when merged into stdout, and on a terminal
 local Process = {}
 
---- An iterator of fd, data, offset over both streams as output arrives. In a `for` a failure raises; `:next()` returns
---- nil, err.
+--- An iterator of fd, data, offset over both streams as output arrives. Offsets in a spool are absolute, others count what
+--- this handle's output() has given. In a `for` a failure raises; `:next()` returns nil, err.
 ---@param options? { timeout?: sandbar.Timeout }
 ---@return fun(): (1|2)?, string?, integer?
 function Process:output(options) end
@@ -31,7 +31,8 @@ function Process:signal(signal, options) end
 ---@return sandbar.Error? err
 function Process:kill(options) end
 
---- The exit: exec's record without text. `output` also waits for the end of both streams and keeps them for reads.
+--- The exit: exec's record without text. `output` also waits for the end of both streams and keeps them for reads (spools
+--- stay where they are).
 ---@param options? { timeout?: sandbar.Timeout, output?: boolean }
 ---@return sandbar.Result? result
 ---@return sandbar.Error? err Timeout (nothing was consumed)
@@ -55,7 +56,7 @@ function Process:resize(size, options) end
 function Process:detach(options) end
 
 --- A text that finds this very process again, also from another program; NotFound after a reboot. An ended process is
---- found for 60 s (256 of a sandbox at most), with its exit and its tail.
+--- found for 60 s (256 of a sandbox at most), with its exit, and its tail or spools.
 ---@param options? { timeout?: sandbar.Timeout }
 ---@return string? reference
 ---@return sandbar.Error? err
@@ -86,7 +87,7 @@ function Input:write(data, options) end
 ---@return true
 function Input:close() end
 
---- What a process writes. One reader at a time.
+--- What a process writes. One reader at a time; of a spool each handle is a reader.
 ---@class sandbar.Output
 local Output = {}
 

@@ -20,7 +20,8 @@
 
 ---@class sandbar.ExecOptions: sandbar.CommandOptions
 ---@field stdin? string|(fun(): string?, any)|any the input, a source of chunks (nil: the end; nil, err: failure) or a file
----@field stdout? "pipe"|"ignore" captured or dropped (default "pipe"); "tail" is for start: Unsupported
+---@field stdout? "pipe"|"ignore" captured or dropped (default "pipe"); "tail" and "spool" are for start:
+---  Unsupported
 ---@field stderr? "pipe"|"ignore"|"stdout" likewise; "stdout" merges
 ---@field check? boolean a non-zero exit is nil, CommandFailed (default false)
 ---@field max_output? integer bytes kept of a stream; more is dropped and counted (default 64 MiB)
@@ -28,9 +29,10 @@
 
 ---@class sandbar.StartOptions: sandbar.CommandOptions
 ---@field stdin? "pipe"|string|(fun(): string?)|any absent: at its end; with pty "pipe"
----@field stdout? "pipe"|"ignore"|"tail" "tail": the last 64 KiB are kept, the process never waits for a reader; p.stdout
----  gives them when it has ended, attach also before, unless the starter's handle holds a pipe of it (default "pipe")
----@field stderr? "pipe"|"ignore"|"tail"|"stdout" likewise; "stdout" merges
+---@field stdout? "pipe"|"ignore"|"tail"|"spool" "tail": the last 64 KiB are kept, the process never waits for a reader;
+---  p.stdout gives them when it has ended, attach also before, unless the starter's handle holds a pipe of it. "spool": the
+---  last 64 MiB are kept, on the sandbox's disk, for any number of readers (default "pipe")
+---@field stderr? "pipe"|"ignore"|"tail"|"spool"|"stdout" likewise; "stdout" merges
 ---@field detached? boolean goes on after the scope (default false)
 
 --- 1 to 65535 each.
@@ -96,12 +98,13 @@ function Sandbox:exec(cmd, options) end
 ---@return sandbar.Error? err
 function Sandbox:start(cmd, options) end
 
---- A handle to a running or lately ended process; the process goes on when the handle closes. `from` is an offset in a
---- spool: not in this version, Unsupported.
+--- A handle to a running or lately ended process; the process goes on when the handle closes. `from`: the offset, in all
+--- spools or in each, with which reading begins (default: with the oldest byte that is kept). Where that was dropped already,
+--- reading begins with the oldest one that is kept; where it has not been written yet, that is waited for.
 ---@param target integer|string|{ tag: string } its pid, a reference, or its tag (of several, the one started last)
----@param options? { expect?: sandbar.Expect, from?: integer, timeout?: sandbar.Timeout }
+---@param options? { expect?: sandbar.Expect, from?: integer|{ stdout?: integer, stderr?: integer }, timeout?: sandbar.Timeout }
 ---@return sandbar.Process? process
----@return sandbar.Error? err NotFound
+---@return sandbar.Error? err NotFound; InvalidArgument: it has no spool to read from there
 function Sandbox:attach(target, options) end
 
 --- The commands of exec and start, the last one first: those that run and those that have ended lately.

@@ -8,10 +8,32 @@ local record = require "sandbar.record"
 local reference = require "sandbar.reference"
 local stream = require "sandbar.stream"
 
+local SPOOL = 5 -- as the engine's mode of an output
+local BEYOND = 140737488355328 -- 2^47: no offset is that large
+
 local attach = {}
 
 local function fail(kind, message)
   return nil, errors.new { kind = kind, op = "attach", message = message }
+end
+
+-- Where the reading of both outputs begins, by `from`: a table, or nil and an error.
+local function begin_of(from)
+  local at = type(from) == "table" and { from.stdout, from.stderr } or { from, from }
+  for fd = 1, 2 do
+    if at[fd] and (at[fd] < 0 or at[fd] >= BEYOND) then
+      return fail("InvalidArgument", ("from: %s is no offset in a stream"):format(tostring(at[fd])))
+    end
+  end
+  return at
+end
+
+-- Is every output that `from` names kept, at least one?
+local function are_kept(from, kept)
+  if type(from) == "table" then
+    return (not from.stdout or kept[1]) and (not from.stderr or kept[2])
+  end
+  return not from or kept[1] or kept[2]
 end
 
 local function matches(ref, expect, to)
@@ -125,14 +147,24 @@ local function open_lease(state)
   end
 end
 
--- `expect`: { sandbox, labels, cwd }. The output comes to us when nobody else is reading it.
-function attach.attach(to, target, expect, timeout)
+-- `opts`: expect = { sandbox, labels, cwd }, from. The output comes to us when nobody else is reading it.
+function attach.attach(to, target, opts, timeout)
   local deadline = link.deadline(timeout)
-  local r, err = find(to, target, expect or {}, deadline)
+  local from, err = begin_of(opts.from)
+  if not from then
+    return nil, err
+  end
+  local r
+  r, err = find(to, target, opts.expect or {}, deadline)
   if not r then
     return nil, link.told(err, timeout)
   end
   local serial = r.fields.serial
+  local kept = { r.fields.out_mode == SPOOL, r.fields.err_mode == SPOOL }
+  if not are_kept(opts.from, kept) then
+    return fail("InvalidArgument", ("from: this output of process %d is not kept; start it with \"spool\""):format(
+      r.fields.pid))
+  end
   local free = reader_of(to, serial) == nil
   if free then -- else what find brought will do: the record and a handle that can wait
     r, err = to:call("attach", "attach", link.left(deadline), { serial = serial, lease = 1 })
@@ -160,10 +192,13 @@ function attach.attach(to, target, expect, timeout)
     local native = r.object["std" .. name](r.object)
     state["std" .. name] = stream.output("std" .. name, {
       native = native,
-      mode = "pipe",
-      open = open_lease(state),
+      mode = kept[fd] and "spool" or "pipe",
+      open = not kept[fd] and open_lease(state) or nil,
+      kept = kept[fd] and require "sandbar.kept" or nil,
+      pipe = kept[fd] and process.spool(state, fd) or nil,
+      from = from[fd],
       stash = free and tails[fd] or "",
-      ended = not native and free and (not running or r.fields.lease == 1),
+      ended = not kept[fd] and not native and free and (not running or r.fields.lease == 1),
       process = handle,
     })
   end

@@ -11,7 +11,7 @@ local MAX_STRING = 131071 -- bytes of one argument or NAME=value the kernel take
 local MAX_ENV = 262144
 local MAX_SIDE = 65535 -- columns and rows of a terminal
 
-local IO_NULL, IO_PIPE, IO_TAIL, IO_MERGE, IO_TERMINAL = 0, 1, 2, 3, 4
+local IO_NULL, IO_PIPE, IO_TAIL, IO_MERGE, IO_TERMINAL, IO_SPOOL = 0, 1, 2, 3, 4, 5
 
 local command = {}
 
@@ -155,7 +155,7 @@ local function stages_of(cmd, opts)
   return stages
 end
 
-local OUTPUT_MODES = { pipe = IO_PIPE, ignore = IO_NULL, tail = IO_TAIL }
+local OUTPUT_MODES = { pipe = IO_PIPE, ignore = IO_NULL, tail = IO_TAIL, spool = IO_SPOOL }
 
 local function output_mode(name, value, allow_tail)
   if value == nil then
@@ -164,19 +164,16 @@ local function output_mode(name, value, allow_tail)
   if value == "stdout" and name == "stderr" then
     return IO_MERGE
   end
-  if value == "spool" then
-    return unsupported(name, name .. " = \"spool\" is not there yet on the local engine")
-  end
   if value == "inherit" then
     return unsupported(name, name .. ": a process in a sandbox cannot have the host's streams")
   end
   local mode = OUTPUT_MODES[value]
-  if mode == IO_TAIL and not allow_tail then
-    return unsupported(name, name .. " = \"tail\" is for start; exec waits for its output and gives it back")
+  if (mode == IO_TAIL or mode == IO_SPOOL) and not allow_tail then
+    return unsupported(name, ("%s = %q is for start; exec waits for its output and gives it back"):format(name, value))
   end
   if not mode then
     return invalid(name, ("%s: %q is none of \"pipe\", \"ignore\"%s%s"):format(name, value,
-      allow_tail and ", \"tail\"" or "", name == "stderr" and ", \"stdout\"" or ""))
+      allow_tail and ", \"tail\", \"spool\"" or "", name == "stderr" and ", \"stdout\"" or ""))
   end
   return mode
 end

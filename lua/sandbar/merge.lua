@@ -11,17 +11,41 @@ local CHUNK = 65536
 local merge = {}
 
 local function take(state, data)
+  if state._kept then
+    return state._fd, data, state._at - #data
+  end
   local offset = state._offset
   state._offset = offset + #data
   return state._fd, data, offset
 end
 
+local poll
+
+-- What a pipe has brought, or nil at its end.
+local function arrived(state, data)
+  if not state._kept then
+    state._ended = data == nil
+    return true, data
+  end
+  local ok, err = state._kept.add(state, data)
+  if not ok then
+    return true, nil, err
+  end
+  return poll(state)
+end
+
 -- What is there already on one stream: true and data, true and nil at its end, false.
-local function poll(state)
+function poll(state)
   if state._stash ~= "" then
     local data = state._stash
     state._stash = ""
     return true, data
+  end
+  if state._kept then
+    local data, _, err = state._kept.take(state)
+    if data or err then
+      return true, data, err
+    end
   end
   local op = state._op
   if op then
@@ -33,25 +57,24 @@ local function poll(state)
     if e then
       return true, nil, errors.from(e, "output")
     end
-    state._ended = data == nil
-    return true, data
+    return arrived(state, data)
   end
   if state._ended or not state._native then
-    return true, nil
+    return state._ended or not state._kept, nil -- else it needs another pipe
   end
   local done, data, e = state._native:try_read("some", CHUNK)
   if done and e then
     return true, nil, errors.from(e, "output")
   end
   if done then
-    state._ended = data == nil
+    return arrived(state, data)
   end
-  return done, data
+  return false
 end
 
 local function output_step(it)
   while true do
-    local waiting = {}
+    local waiting, opened = {}, false
     for _ = 1, #it do
       local state = table.remove(it, 1) -- whoever was asked first is asked last the next time
       local done, data, err = poll(state)
@@ -64,23 +87,32 @@ local function output_step(it)
       if data then
         return take(state, data)
       end
-      if not done then
+      if not done and state._native then
         state._op = state._op or state._native:read("some", CHUNK)
         waiting[#waiting + 1] = state._op
+      elseif not done then
+        local ok
+        ok, err = state._kept.open(state, it.timeout)
+        if not ok then
+          return nil, err
+        end
+        opened = true
       end
     end
     if #it == 0 then
       return nil
     end
-    for _, state in ipairs(it) do
-      stream.begin_wait(state)
-    end
-    local ok, err = wait.any(waiting, it.timeout, "output")
-    for _, state in ipairs(it) do
-      stream.end_wait(state)
-    end
-    if not ok then
-      return nil, err
+    if not opened then
+      for _, state in ipairs(it) do
+        stream.begin_wait(state)
+      end
+      local ok, err = wait.any(waiting, it.timeout, "output")
+      for _, state in ipairs(it) do
+        stream.end_wait(state)
+      end
+      if not ok then
+        return nil, err
+      end
     end
   end
 end
@@ -112,10 +144,17 @@ function merge.both(handles, timeout)
   return iterator.new(output_step, it, output_stop)
 end
 
--- Reads to the end of both streams, keeping what comes for later reads, at most `max` bytes.
+-- Reads to the end of both streams, keeping what comes for later reads, at most `max` bytes. What is kept inside stays
+-- there.
 function merge.drain(handles, deadline, max)
   for fd = 1, 2 do
     local state = handles[fd] and stream.state(handles[fd])
+    if state and state._kept and not state._ended then
+      local ok, err = state._kept.wait_end(state, deadline)
+      if not ok and err.kind ~= "NotFound" then -- else nothing of it is left, and nobody writes to it
+        return nil, err
+      end
+    end
     while state and state._mode == "pipe" and not state._ended and not state._closed do
       local left = deadline and math.max(deadline - core.now(), 0)
       local data, err

@@ -4,6 +4,7 @@
 local check = require "sandbar.check"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
+local input = require "sandbar.input"
 local lazy = require "sandbar.lazy"
 local link = require "sandbar.link"
 local stream = require "sandbar.stream"
@@ -191,7 +192,7 @@ function methods:connect(opts)
   return core.handle(connection_class, {
     number = state.number,
     _output = stream.output("the connection", { native = r.object, mode = "pipe" }),
-    _input = stream.input(r.object),
+    _input = input.new(r.object),
     _link = state._link,
   })
 end

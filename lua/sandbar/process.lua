@@ -6,6 +6,7 @@ local command = require "sandbar.command"
 local core = require "sandbar.core"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
+local input = require "sandbar.input"
 local iterator = require "sandbar.iterator"
 local link = require "sandbar.link"
 local merge = require "sandbar.merge"
@@ -17,7 +18,7 @@ local wait = require "sandbar.wait"
 
 local MAX_UNREAD = 67108864 -- what wait{ output = true } keeps for later reads, a stream
 local KILL_GRACE = 5
-local STDIN = 1 -- of the engine's bits
+local STDIN, STDOUT, STDERR = 1, 2, 4 -- the engine's bits
 
 local process = {}
 
@@ -282,7 +283,7 @@ function methods:close(opts)
   if state.stderr then
     state.stderr:close()
   end
-  stream.leave(state.stdin)
+  input.leave(state.stdin)
   process.give_back(state)
   return ok, err
 end
@@ -317,6 +318,21 @@ local function adopt(_, state)
   return true
 end
 
+-- Of its kept output: a function that gives another pipe of stream `fd`, from an offset on.
+function process.spool(state, fd)
+  return function(from, timeout)
+    local r, err = state._link:call("spool", "read", timeout, { serial = state._serial, start_ns = state._start_ns,
+      stream = fd == 1 and STDOUT or STDERR, from = from })
+    if r then
+      return r.object
+    end
+    if err.kind == "NotFound" and not err.id then
+      return fail("NotFound", "read", ("process %d has ended, and what it wrote is kept no more"):format(state.pid))
+    end
+    return nil, err
+  end
+end
+
 -- The end of its input. Of a process that others may attach to, pid 1 keeps the pipe open as well (`_kept_in`).
 function process.end_input(state, native)
   native:close_write()
@@ -330,7 +346,7 @@ end
 -- Its stdin; `open`: for the program to write to.
 function process.input(state, handle, open)
   local native = open and state._native:stdin() or nil
-  return stream.input(native, handle, native and function()
+  return input.new(native, handle, native and function()
     process.end_input(state, native)
   end)
 end

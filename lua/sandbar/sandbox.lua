@@ -75,7 +75,8 @@ function methods:start(cmd, opts)
   return start.run(state._link, cmd, opts)
 end
 
-local ATTACH = { expect = "table", from = "integer", timeout = "timeout" }
+local ATTACH = { expect = "table", from = "integer|table", timeout = "timeout" }
+local FROM = { stdout = "integer", stderr = "integer" }
 local EXPECT = { sandbox = "string", labels = "table", cwd = "string" }
 
 function methods:attach(target, opts)
@@ -87,6 +88,9 @@ function methods:attach(target, opts)
   end
   opts = check.options("attach", 2, opts, ATTACH)
   check.options("attach", 2, opts.expect, EXPECT)
+  if type(opts.from) == "table" then
+    check.options("attach", 2, opts.from, FROM)
+  end
   check.map("attach", 2, "expect.labels", opts.expect and opts.expect.labels, "string")
   local timeout, err = timeout_of(opts, "attach")
   if err then
@@ -97,13 +101,7 @@ function methods:attach(target, opts)
       kind = "InvalidArgument", op = "attach", id = state.id, message = ("%d is no pid"):format(target),
     }
   end
-  if opts.from then
-    return nil, errors.new {
-      kind = "Unsupported", op = "attach", clause = "from",
-      message = "from: offsets belong to output = \"spool\", which is not there yet on the local engine",
-    }
-  end
-  return attach.attach(state._link, target, opts.expect, timeout)
+  return attach.attach(state._link, target, opts, timeout)
 end
 
 function methods:processes(opts)

@@ -47,7 +47,7 @@ local function feed(state, source)
   end
 end
 
-local MODE_NAMES = { [0] = "ignore", [1] = "pipe", [2] = "tail", [3] = "merged", [4] = "merged" }
+local MODE_NAMES = { [0] = "ignore", [1] = "pipe", [2] = "tail", [3] = "merged", [4] = "merged", [5] = "spool" }
 
 -- Output of a "tail" process is read when it has ended.
 local function open_tail(state, fd)
@@ -75,6 +75,8 @@ local function outputs(state, handle, modes)
         native = fd == 1 and state._native:stdout() or fd == 2 and state._native:stderr() or nil,
         mode = mode,
         open = mode == "tail" and open_tail(state, fd) or nil,
+        kept = mode == "spool" and require "sandbar.kept" or nil,
+        pipe = mode == "spool" and process.spool(state, fd) or nil,
         process = handle,
       })
     end

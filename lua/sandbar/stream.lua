@@ -1,6 +1,6 @@
--- The ends of a process's pipes: Output (stdout, stderr) and Input (stdin). Bytes wait in C; what is
--- kept here is only what was taken off a pipe and not handed out yet (`_stash`): the tail an attach
--- brought along, and what an abandoned output() had already asked for (`_op`).
+-- Output: the ends of a process's pipes that are read (stdin: input.lua). Bytes wait in C; what is kept here is only
+-- what was taken off a pipe and not handed out yet (`_stash`): the tail an attach brought along, and what an abandoned
+-- output() had already asked for (`_op`). Of a spool (`_kept`: kept.lua) the pipe brings frames.
 
 local check = require "sandbar.check"
 local core = require "sandbar.core"
@@ -14,13 +14,10 @@ local MAX_LINE = 1048576 -- a longer line is LimitExceeded
 local MAX_ALL = 67108864 -- the same for read("a")
 
 local READ_OPTIONS = { timeout = "timeout", max = "size" }
-local WRITE_OPTIONS = { timeout = "timeout" }
 
 local stream = {}
 
-local output_class, input_class
-
--- ---- output ----
+local output_class
 
 -- One reader waits at a time. `_reader` is fired when it has ended.
 local function busy(state)
@@ -51,6 +48,9 @@ local function absorb(state, timeout)
   if op:done() then
     state._op = nil
   end
+  if state._kept and not err then
+    return state._kept.add(state, data)
+  end
   if data then
     state._stash = state._stash .. data
     return true
@@ -67,26 +67,26 @@ local function absorb(state, timeout)
   return true
 end
 
--- One native read: data, nil at the end, nil and an error.
-local function native_read(state, mode, n, timeout)
-  if state._ended or not state._native then
-    return nil
-  end
+-- One read of the pipe at hand: data, nil at its end, nil and an error.
+local function pipe_read(state, mode, n, timeout)
   local done, data, e = state._native:try_read(mode, n)
   if done then
-    if e then
-      return nil, errors.from(e, "read")
-    end
-    state._ended = data == nil
-    return data
+    return data, e and errors.from(e, "read")
   end
   local err
   begin_wait(state)
   data, err = wait.bytes(state._native:read(mode, n), timeout, "read")
   end_wait(state)
-  if data == nil and not err then
-    state._ended = true
+  return data, err
+end
+
+-- The same, which remembers the end.
+local function native_read(state, mode, n, timeout)
+  if state._ended or not state._native then
+    return nil
   end
+  local data, err = pipe_read(state, mode, n, timeout)
+  state._ended = data == nil and not err
   return data, err
 end
 
@@ -220,13 +220,16 @@ local function read(state, format, max, timeout)
   if not ok then
     return nil, err
   end
-  if type(format) == "number" then
+  local line
+  if state._kept then
+    line, err = state._kept.read(state, format, max, timeout)
+  elseif type(format) == "number" then
     return read_exact(state, format, timeout)
   elseif format == "a" then
     return read_all(state, max or MAX_ALL, timeout)
+  else
+    line, err = read_line(state, max or MAX_LINE, timeout)
   end
-  local line
-  line, err = read_line(state, max or MAX_LINE, timeout)
   if line and format == "l" then
     line = line:gsub("\n$", "")
   end
@@ -267,7 +270,7 @@ function output:close()
   local state = core.state(self, output_class)
   if not state._closed then
     state._closed = true
-    state._stash = ""
+    state._stash, state._raw = "", ""
     if state._native then
       state._native:close()
     end
@@ -283,7 +286,7 @@ output_class = core.class("Output", output, {
 })
 
 -- `fields`: native (a NativeStream or nil), mode, open (a function that gets the stream later),
--- stash, process (kept alive by this stream).
+-- stash, process (kept alive by this stream). Of a spool: kept (the module), pipe, from.
 function stream.output(name, fields)
   return core.handle(output_class, {
     _name = name,
@@ -294,6 +297,10 @@ function stream.output(name, fields)
     _ended = fields.ended or false,
     _process = fields.process,
     _offset = 0,
+    _kept = fields.kept,
+    _pipe = fields.pipe,
+    _at = fields.from or 0,
+    _raw = "",
   })
 end
 
@@ -313,9 +320,9 @@ end
 
 -- What has come can still be read, the rest goes elsewhere.
 function stream.let_go(handle)
-  local native = handle and core.state(handle, output_class)._native
-  if native then
-    native:end_reading()
+  local state = handle and core.state(handle, output_class)
+  if state and state._native and not state._kept then
+    state._native:end_reading()
   end
 end
 
@@ -332,80 +339,8 @@ function stream.supply(handle, native, stash)
   state._ended = native == nil
 end
 
--- ---- input ----
-
-local input = {}
-
-function input:write(data, opts)
-  local state = core.state(self, input_class)
-  if type(data) ~= "string" then
-    error(("bad argument #1 to 'write' (string expected, got %s)"):format(type(data)), 2)
-  end
-  opts = check.options("write", 2, opts, WRITE_OPTIONS)
-  local timeout, err = duration.timeout(opts.timeout)
-  if err then
-    return nil, err
-  end
-  if state._closed or not state._native then
-    return nil, errors.new {
-      kind = "Closed",
-      op = "write",
-      message = state._closed and "stdin is closed"
-        or "this process has no open stdin; start it with stdin = \"pipe\"",
-    }
-  end
-  if data == "" then
-    return 0
-  end
-  local r, partial
-  r, err, partial = wait.op(state._native:write(data), timeout, "write")
-  if r then
-    return r.number
-  end
-  if err.kind == "Timeout" then
-    return partial and partial.number or 0, err
-  end
-  return nil, err
-end
-
-function input:close()
-  local state = core.state(self, input_class)
-  if not state._closed then
-    state._closed = true
-    if state._finish then
-      state._finish()
-    elseif state._native then
-      state._native:close_write()
-    end
-  end
-  return true
-end
-
-input_class = core.class("Input", input, {
-  tostring = function(state)
-    return ("sandbar.Input (%s)"):format(
-      state._closed and "closed" or state._native and "open" or "not open")
-  end,
-})
-
--- Its program writes no more, and others may.
-function stream.leave(handle)
-  local state = core.state(handle, input_class)
-  if not state._closed then
-    state._closed = true
-    if state._native then
-      state._native:close_write()
-    end
-  end
-end
-
--- `finish`: how its end is told, where that is more than an end of the pipe.
-function stream.input(native, process, finish)
-  return core.handle(input_class, { _native = native, _process = process, _finish = finish })
-end
-
--- For merge.lua.
-stream.ready, stream.native_read, stream.too_long = ready, native_read, too_long
+-- For merge.lua and kept.lua.
+stream.ready, stream.native_read, stream.pipe_read, stream.too_long = ready, native_read, pipe_read, too_long
 stream.begin_wait, stream.end_wait = begin_wait, end_wait
 
 return stream

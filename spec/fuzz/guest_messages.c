@@ -11,6 +11,7 @@
 #include "guest/pipes.c"
 #include "guest/proc.c"
 #include "guest/proc_request.c"
+#include "guest/spool.c"
 #include "guest/started.c"
 #include "guest/tail.c"
 #include "guest/term.c"
@@ -96,6 +97,11 @@ void tree_stop_all(void)
 
 void tree_continue_all(void)
 {
+}
+
+int spool_file(void)
+{
+    return (int)SYS2(__NR_memfd_create, "spool", 1);
 }
 
 void control_synced(void)
@@ -196,7 +202,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(copy, data, len);
         /* Most inputs shall get past the header. */
         if (len >= sizeof head && copy[0] != 0xff) {
-            head.type = (uint16_t)(SB_C_PING + copy[4] % 12);
+            head.type = (uint16_t)(SB_C_PING + copy[4] % 13);
             head.req = 1 + copy[8];
             memcpy(copy, &head, sizeof head);
         }

@@ -54,6 +54,10 @@ void sb_box_unwatch(struct sb_box *box, struct sb_watch *watch); /* [io] idempot
 struct sb_op *sb_box_request(struct sb_box *box, struct sb_mailbox *mailbox, unsigned char *msg,
                              size_t len, const int *fds, unsigned nfds);
 
+/* A request whose answer brings a pipe: an sb_stream of what comes out of it, and the fields (piped.c). */
+struct sb_op *sb_box_pipe(struct sb_box *box, struct sb_mailbox *mailbox, unsigned char *msg,
+                          size_t len);
+
 /* A TCP connection to a port inside, on 127.0.0.1 or ::1: an sb_stream as the result's object. */
 struct sb_op *sb_box_dial(struct sb_box *box, struct sb_mailbox *mailbox, unsigned port);
 

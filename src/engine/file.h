@@ -79,8 +79,4 @@ struct sb_op *sb_box_read_all(struct sb_box *box, struct sb_mailbox *mailbox, co
 struct sb_op *sb_box_write_all(struct sb_box *box, struct sb_mailbox *mailbox, const void *fields,
                                size_t len, const void *data, size_t data_len);
 
-/* `msg` is a packed SB_C_FILE with SB_FILE_WATCH: an sb_stream of its lines, and the fields (watching.c). */
-struct sb_op *sb_box_watch_files(struct sb_box *box, struct sb_mailbox *mailbox, unsigned char *msg,
-                                 size_t len);
-
 #endif

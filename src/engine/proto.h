@@ -128,6 +128,8 @@ enum sb_msg_type {
     SB_C_FILE,   /* file_op, ... see enum sb_file_op; answered by a worker process */
     SB_C_TELL,   /* req: of an SB_C_EXEC with `whole`, whose answer is wanted now -> reply */
     SB_C_RESIZE, /* serial, cols, rows: of its terminal -> reply */
+    SB_C_SPOOL, /* serial, start_ns, stream, from: what is kept of it -> reply; fd: a pipe of frames, from the byte
+                    `from` on or the first one after it that is still kept */
 
     /* supervisor -> relay of a sandbox's network */
     SB_R_POLICY = 128, /* network, net_allow*, net_deny*, net_inject*, resolver* -> reply */
@@ -154,13 +156,20 @@ enum sb_stdio {
     /* As err_mode: all three are a terminal. in_mode and out_mode say where its far side goes; with
      * SB_IO_NULL as in_mode its input ends at once. */
     SB_IO_TERMINAL = 4,
+    SB_IO_SPOOL = 5, /* output only: kept by pid 1, for any number of readers */
 };
 
-#define SB_TAIL_BYTES 65536    /* kept per stream once nobody reads */
-#define SB_PIPE_BYTES 262144   /* wished size of an output pipe; smaller where the kernel refuses */
+#define SB_TAIL_BYTES 65536  /* kept per stream once nobody reads */
+#define SB_PIPE_BYTES 262144 /* wished size of an output pipe; smaller where the kernel refuses */
+#define SB_SPOOL_BYTES (64u << 20) /* kept per stream of SB_IO_SPOOL */
 #define SB_WHOLE_BYTES 16384   /* of each stream: the most that comes with an answer to SB_C_EXEC */
 #define SB_KEEP_ENDED 256      /* how many ended processes stay attachable ... */
 #define SB_KEEP_ENDED_MS 60000 /* ... and for how long */
+
+/* What a reader of kept output gets: 8 bytes, where what follows lies in the stream (lower 48 bits) and how much it is
+ * (upper 16), then that. Nothing follows at the end of the stream; a pipe that ends before was cut off. */
+#define SB_FRAME_HEAD(offset, len) (((uint64_t)(offset)&0xffffffffffff) | (uint64_t)(len) << 48)
+#define SB_FRAME_DATA 4088 /* the most of one: it is written as a whole or not at all */
 
 /* Every file operation takes `user` (default: the sandbox's) and runs in a worker with that user's
  * rights. Paths: relative and `~` start at the user's home. Errors: SB_ERROR with errno, path, step. */
@@ -253,6 +262,8 @@ enum sb_watch_line {
     /* network: a host name, address or CIDR each; "protocol|host|port|why|count|ms since 1970" */ \
     X(140, NET_ALLOW, net_allow, L) X(141, NET_DENY, net_deny, L) \
     X(142, RESOLVER, resolver, L) X(143, DENIED, denied, L) X(144, INDEX, index, U) \
+    /* kept output */ \
+    X(150, FROM, from, U) \
     /* relay/inject.h says what is in it: in a record that callers see, values are not; the sandbox whose are taken */ \
     X(180, NET_INJECT, net_inject, L) X(181, INJECT_OF, inject_of, B) \
     X(200, RELEASE, release, U)

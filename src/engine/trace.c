@@ -42,6 +42,7 @@ static const struct {
     {SB_C_LIST, "list"},
     {SB_C_FILE, "file"},
     {SB_C_RESIZE, "resize"},
+    {SB_C_SPOOL, "spool"},
 };
 
 static void text(struct sb_audit_line *line, const char *key, const char *value)

@@ -305,6 +305,7 @@ static void dispatch(struct request *r)
     case SB_C_LIST:
     case SB_C_TELL:
     case SB_C_RESIZE:
+    case SB_C_SPOOL:
         proc_request(r);
         break;
     default: /* from a newer caller */

@@ -3,6 +3,7 @@
 #include "pipes.h"
 #include "proc.h"
 #include "spawn.h"
+#include "spool.h"
 #include "str.h"
 #include "term.h"
 
@@ -108,7 +109,8 @@ static void wish_read(struct wish *w, const struct request *r)
         w->wrong = "there is no program to run";
     if (w->nstages > 64)
         w->wrong = "more than 64 stages";
-    if (w->in > SB_IO_PIPE || w->out > SB_IO_TAIL || w->err > SB_IO_TERMINAL)
+    if (w->in > SB_IO_PIPE || (w->out > SB_IO_TAIL && w->out != SB_IO_SPOOL) ||
+        w->err > SB_IO_SPOOL)
         w->wrong = "an unknown stdio mode";
     if (w->err == SB_IO_TERMINAL && (w->nstages > 1 || w->out == SB_IO_NULL))
         w->wrong = "a terminal is for one stage, whose output somebody takes";
@@ -256,6 +258,7 @@ static struct {
     char **argv;      /* of the stage that is being started */
     int in, out, err; /* our ends of its pipes */
     struct term *term;
+    struct spool *spool[2];
     int pid;
 } start;
 
@@ -294,6 +297,8 @@ static void start_end(void)
     mem_free(start.vectors);
     mem_free(start.p);
     term_free(start.term);
+    spool_free(start.spool[0]);
+    spool_free(start.spool[1]);
     if (start.w.user.len > 0)
         mem_free((void *)start.l.user);
     start.pid = 0;
@@ -364,11 +369,17 @@ static void stream_begin(struct stream *s, int *fd, uint64_t mode)
     *fd = -1;
 }
 
+/* By us, from its first byte on. */
+static int is_ours(uint64_t mode)
+{
+    return mode == SB_IO_TAIL || mode == SB_IO_SPOOL;
+}
+
 /* The asker wants to hear of the end only. */
 static int held(void)
 {
-    return start.w.whole && start.in < 0 && start.term == NULL && start.w.out != SB_IO_TAIL &&
-           start.w.err != SB_IO_TAIL;
+    return start.w.whole && start.in < 0 && start.term == NULL && !is_ours(start.w.out) &&
+           !is_ours(start.w.err);
 }
 
 int exec_starting(void)
@@ -394,6 +405,10 @@ void exec_settle(void)
         p->limit_at = sys_now_ms() + start.w.limit_ms + 1; /* now is rounded down: never early */
     p->term = start.term;
     start.term = NULL;
+    for (int i = 0; i < 2; i++) {
+        p->out[i].spool = start.spool[i];
+        start.spool[i] = NULL;
+    }
     proc_add(p);
     stream_begin(&p->out[0], &start.out, start.w.out);
     stream_begin(&p->out[1], &start.err, start.w.err);
@@ -428,9 +443,9 @@ static int pipes_make(int in[2], int out[2], int err[2])
     int made = 0;
     if (w->in == SB_IO_PIPE)
         made = pipe_make(in, 1);
-    if (made == 0 && (w->out == SB_IO_PIPE || w->out == SB_IO_TAIL))
+    if (made == 0 && (w->out == SB_IO_PIPE || is_ours(w->out)))
         made = pipe_make_output(out);
-    if (made == 0 && (w->err == SB_IO_PIPE || w->err == SB_IO_TAIL))
+    if (made == 0 && (w->err == SB_IO_PIPE || is_ours(w->err)))
         made = pipe_make_output(err);
     start.in = in[1];
     start.out = out[0];
@@ -441,6 +456,14 @@ static int pipes_make(int in[2], int out[2], int err[2])
         made = term_open(&start.term, &start.l.terminal, w->cols, w->rows, in[0], out[1]);
         in[0] = out[1] = -1;
     }
+    return made;
+}
+
+static int spools_make(void)
+{
+    int made = start.w.out == SB_IO_SPOOL ? spool_new(&start.spool[0]) : 0;
+    if (made == 0 && start.w.err == SB_IO_SPOOL)
+        made = spool_new(&start.spool[1]);
     return made;
 }
 
@@ -482,6 +505,9 @@ void exec_request(struct request *r)
     if (made != 0) {
         conn_error(r->conn, r->head.req, made == -ENOSPC ? "LimitExceeded" : kind_of_errno(-made),
                    -made, "pipe", "no memory, descriptors or terminal for the command", NULL);
+    } else if ((made = spools_make()) != 0) {
+        conn_error(r->conn, r->head.req, kind_of_errno(-made), -made, "spool",
+                   "no file for the output that is to be kept", NULL);
     } else {
         l->clean = w->clean != 0;
         l->cwd = w->cwd.len > 0 ? string_of(&w->cwd) : w->cwd.data != NULL ? "" : guest.cwd;

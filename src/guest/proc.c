@@ -2,6 +2,7 @@
 
 #include "mem.h"
 #include "pipes.h"
+#include "spool.h"
 #include "term.h"
 #include "worker.h"
 
@@ -170,7 +171,8 @@ out:
 
 static int proc_done_with(const struct proc *p)
 {
-    return p->hidden && p->out[0].watch.fd < 0 && p->out[1].watch.fd < 0 && p->waiters == NULL;
+    return p->hidden && p->out[0].watch.fd < 0 && p->out[1].watch.fd < 0 && p->waiters == NULL &&
+           p->out[0].spool == NULL && p->out[1].spool == NULL;
 }
 
 static void proc_hide(struct proc *p)
@@ -180,10 +182,16 @@ static void proc_hide(struct proc *p)
         p->expire_at = 0;
         procs_ended--;
     }
-    /* Nobody can attach any more: what a background child still writes is thrown away. */
-    for (int i = 0; i < 2; i++)
-        if (p->out[i].lease == NULL && p->out[i].watch.fd < 0)
-            stream_free(&p->out[i]);
+    /* Nobody can attach any more: what a background child still writes is thrown away, once nobody reads it. */
+    for (int i = 0; i < 2; i++) {
+        struct stream *s = &p->out[i];
+        if (s->spool != NULL && !spool_has_readers(s->spool, 1)) {
+            spool_free(s->spool);
+            s->spool = NULL;
+        }
+        if (s->lease == NULL && s->watch.fd < 0 && s->spool == NULL)
+            stream_free(s);
+    }
 }
 
 /* The oldest ended record goes when there are too many. */
@@ -213,6 +221,9 @@ void proc_ended(struct proc *p)
     if (p->stdin_fd >= 0)
         sys_close(p->stdin_fd);
     p->stdin_fd = -1;
+    for (int i = 0; i < 2; i++)
+        if (p->out[i].spool != NULL)
+            stream_pump(&p->out[i]); /* how much was dropped is told with the end */
     if (p->held != 0)
         started_tell_end(p);
     else
@@ -346,7 +357,7 @@ void proc_tick(uint64_t now)
         }
         if (p->recheck_at != 0 && p->recheck_at <= now)
             proc_settle(p, now);
-        if (p->expire_at != 0 && p->expire_at <= now)
+        if (p->hidden || (p->expire_at != 0 && p->expire_at <= now))
             proc_hide(p);
         if (proc_done_with(p)) {
             proc_free(p);

@@ -6,7 +6,7 @@
 #include "sys.h"
 
 /* Our copy of the read end of an output pipe. Leased: the holder reads, we only keep it open. Not
- * leased: watched, and drained into a ring of the last SB_TAIL_BYTES. */
+ * leased: watched, and drained into its spool or a ring of the last SB_TAIL_BYTES. */
 struct stream {
     struct watch watch; /* fd = -1: at its end, or never was one. First: the loop hands it back */
     struct conn *lease;
@@ -15,6 +15,7 @@ struct stream {
     char *ring;        /* NULL until the first byte */
     uint32_t head, len;
     uint64_t dropped;
+    struct spool *spool; /* NULL: it is not kept. Else never leased, and no ring */
 };
 
 /* Somebody waits for the end of a command (kill: and of its tree). */

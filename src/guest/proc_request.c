@@ -2,6 +2,7 @@
 #include "mem.h"
 #include "pipes.h"
 #include "proc.h"
+#include "spool.h"
 #include "term.h"
 
 static struct proc *proc_find(const struct request *r)
@@ -49,6 +50,10 @@ static void pack_record(struct sb_packer *a, const struct proc *p)
     sb_pack_u64(a, SB_F_DROPPED_ERR, p->out[1].dropped);
     if (p->term != NULL)
         term_pack(p->term, a);
+    if (p->out[0].spool != NULL)
+        sb_pack_u64(a, SB_F_OUT_MODE, SB_IO_SPOOL);
+    if (p->out[1].spool != NULL)
+        sb_pack_u64(a, SB_F_ERR_MODE, SB_IO_SPOOL);
     if (!p->running)
         proc_pack_end(a, p);
     if (a->cap - a->len < p->record_len) {
@@ -126,7 +131,7 @@ static void request_attach(struct request *r, struct proc *p)
         for (int i = 0; i < 2; i++) {
             struct stream *s = &p->out[i];
             stream_forget_tail(s);
-            if (s->watch.fd < 0)
+            if (s->watch.fd < 0 || s->spool != NULL)
                 continue;
             if (s->watched)
                 loop_unwatch(&s->watch);
@@ -150,6 +155,29 @@ static void request_attach(struct request *r, struct proc *p)
         p->recheck_step = 0;
         proc_settle(p, sys_now_ms());
     }
+}
+
+static void request_spool(struct request *r, struct proc *p)
+{
+    int second = sb_read_u64(&r->fields, SB_F_STREAM, SB_STREAM_STDOUT) == SB_STREAM_STDERR;
+    struct spool *s = p->out[second].spool;
+    struct sb_packer a;
+    int fd;
+    if (s == NULL) {
+        conn_error(r->conn, r->head.req, "InvalidArgument", 0, NULL,
+                   "this output of the process is not kept", NULL);
+        return;
+    }
+    fd = spool_read(s, sb_read_u64(&r->fields, SB_F_FROM, 0));
+    if (fd < 0) {
+        conn_error(r->conn, r->head.req, kind_of_errno(-fd), -fd, "pipe",
+                   "no memory or descriptors for a reader", NULL);
+        return;
+    }
+    answer_begin(&a, SB_REPLY, r->head.req);
+    if (conn_send(r->conn, &a, &fd, 1) != 0)
+        conn_no_room(r->conn, r->head.req);
+    sys_close(fd);
 }
 
 /* With `streams` only those: for stdin it closes the copy kept for those who attach. */
@@ -234,6 +262,9 @@ void proc_request(struct request *r)
         break;
     case SB_C_RESIZE:
         term_resize(r, p);
+        break;
+    case SB_C_SPOOL:
+        request_spool(r, p);
         break;
     default:
         p->detached = 1;

@@ -2,6 +2,7 @@
 #include "mem.h"
 #include "pipes.h"
 #include "proc.h"
+#include "spool.h"
 
 /* One read into the ring: what it gave. */
 static long stream_take(struct stream *s)
@@ -10,6 +11,11 @@ static long stream_take(struct stream *s)
     struct sys_iov iov[2];
     uint32_t at;
     long n;
+    if (s->spool != NULL) {
+        n = spool_take(s->spool, w->fd);
+        s->dropped = spool_dropped(s->spool);
+        goto out;
+    }
     if (s->ring == NULL)
         s->ring = sys_mmap(SB_TAIL_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     if (s->ring == NULL) {
@@ -32,6 +38,7 @@ static long stream_take(struct stream *s)
             s->dropped += over;
         }
     }
+out:
     if (n == 0 || (n < 0 && n != -EAGAIN && n != -EINTR))
         stream_close(s);
     return n;
@@ -84,6 +91,8 @@ void stream_close(struct stream *s)
     sys_close(s->watch.fd);
     s->watch.fd = -1;
     s->lease = NULL;
+    if (s->spool != NULL)
+        spool_end(s->spool);
 }
 
 void stream_free(struct stream *s)
@@ -93,6 +102,8 @@ void stream_free(struct stream *s)
         sys_munmap(s->ring, SB_TAIL_BYTES);
     s->ring = NULL;
     s->head = s->len = 0;
+    spool_free(s->spool);
+    s->spool = NULL;
 }
 
 int stream_no_writer(const struct stream *s, size_t *left)

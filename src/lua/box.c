@@ -148,12 +148,22 @@ static int write_all(lua_State *L)
     return asked(L, &a, sb_box_write_all(a.box, a.mailbox, a.data, a.len, data, len));
 }
 
-static int watch(lua_State *L)
+static int open_pipe(lua_State *L, uint16_t type)
 {
     struct asked a;
-    if (!ask(L, 2, SB_C_FILE, &a))
+    if (!ask(L, 2, type, &a))
         return 1;
-    return asked(L, &a, sb_box_watch_files(a.box, a.mailbox, a.data, a.len));
+    return asked(L, &a, sb_box_pipe(a.box, a.mailbox, a.data, a.len));
+}
+
+static int watch(lua_State *L)
+{
+    return open_pipe(L, SB_C_FILE);
+}
+
+static int spool(lua_State *L)
+{
+    return open_pipe(L, SB_C_SPOOL);
 }
 
 /* ---- ports, facts ---- */
@@ -210,12 +220,11 @@ static int close(lua_State *L)
 }
 
 static const luaL_Reg methods[] = {
-    {"request", request}, {"exec", exec},         {"start", start},
-    {"attach", attach},   {"open", open_},        {"begin", begin},
-    {"commit", commit},   {"read_all", read_all}, {"write_all", write_all},
-    {"watch", watch},     {"dial", dial},         {"boot", boot},
-    {"open_", is_open},   {"close", close},       {"frozen", frozen},
-    {"thaw", thaw},       {NULL, NULL},
+    {"request", request},     {"exec", exec},     {"start", start},   {"attach", attach},
+    {"open", open_},          {"begin", begin},   {"commit", commit}, {"read_all", read_all},
+    {"write_all", write_all}, {"watch", watch},   {"spool", spool},   {"dial", dial},
+    {"boot", boot},           {"open_", is_open}, {"close", close},   {"frozen", frozen},
+    {"thaw", thaw},           {NULL, NULL},
 };
 static const char *const plain[] = {"boot", "open_", "frozen", "close", NULL};
 static const struct sb_lua_class class = {

@@ -24,6 +24,7 @@ local ALWAYS = {
   xattrs = true,
   output_tail = true,
   pty = true,
+  spool = true,
   raw_ports = true,
   websocket = true,
   setuid = true,

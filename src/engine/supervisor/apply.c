@@ -29,6 +29,7 @@ struct seen {
 
 /* `path` is that of the entry at hand, below the top. */
 struct copy {
+    bool link; /* files of the source never change again: the target gets names of them */
     int top;
     size_t len;
     char path[4096];
@@ -209,6 +210,35 @@ static int make_opaque(int at, const char *name)
                                                             : lsetxattr(path, attribute, "y", 1, 0);
 }
 
+/* What the directory had before; not what it says to overlays, which is still so. */
+static int strip(struct copy *c, int at, const char *name)
+{
+    char path[4200];
+    if (descriptor_path(path, sizeof path, at, name) < 0) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    ssize_t n = llistxattr(path, c->names, sizeof c->names);
+    if (n < 0)
+        return errno == ENOTSUP ? 0 : -1;
+    for (char *e = c->names; e < c->names + n; e += strlen(e) + 1)
+        if (strncmp(e, "trusted.overlay.", 16) != 0 && strncmp(e, "user.overlay.", 13) != 0 &&
+            lremovexattr(path, e) < 0 && !not_ours(errno) && errno != ENODATA)
+            return -1;
+    return 0;
+}
+
+/* 1: done, attributes and all; 0: it has to be copied. */
+static int link_file(const struct copy *c, int from, const char *name, int to,
+                     const struct stat *st)
+{
+    if (!c->link || !S_ISREG(st->st_mode))
+        return 0;
+    if (linkat(from, name, to, name, 0) == 0)
+        return 1;
+    return errno == EMLINK || errno == EPERM || errno == EXDEV ? 0 : -1;
+}
+
 enum { ROOM, MERGE, HID }; /* HID: what was there hid everything further down */
 
 /* Makes room in the target. */
@@ -239,7 +269,9 @@ static int copy_entry(struct copy *c, int from, const char *name, int to, int de
     memcpy(c->path + c->len, name, n + 1);
     c->len += n;
     int how = give_way(c, from, name, to, &st);
-    int rc = how < 0 ? -1 : copy_name(c, to, name, &st);
+    int rc = how < 0 ? -1 : link_file(c, from, name, to, &st);
+    if (rc == 0)
+        rc = copy_name(c, to, name, &st);
     bool linked = rc == 1;
     if (rc == 0) {
         switch (st.st_mode & S_IFMT) {
@@ -256,6 +288,8 @@ static int copy_entry(struct copy *c, int from, const char *name, int to, int de
             sb_autofd int in = rc == 0 ? open_dir(from, name) : -1;
             sb_autofd int out = rc == 0 ? open_dir(to, name) : -1;
             rc = in < 0 || out < 0 ? -1 : each(in, copy_entry, c, out, depth + 1);
+            if (rc == 0 && how == MERGE)
+                rc = strip(c, to, name);
             break;
         }
         default: /* 0:0 hides something; there are no other devices */
@@ -269,14 +303,15 @@ static int copy_entry(struct copy *c, int from, const char *name, int to, int de
     return rc < 0 ? -1 : 0;
 }
 
-int sb_apply(int from, int to)
+int sb_apply(int from, int to, bool link)
 {
     struct stat st;
     struct copy *c = calloc(1, sizeof *c);
     if (c == NULL)
         return ENOMEM;
     c->top = to;
-    if (fstat(from, &st) < 0 || each(from, copy_entry, c, to, 0) < 0 ||
+    c->link = link;
+    if (fstat(from, &st) < 0 || each(from, copy_entry, c, to, 0) < 0 || strip(c, to, ".") < 0 ||
         dress(c, from, to, ".", &st) < 0)
         return errno != 0 ? errno : EIO;
     return 0;

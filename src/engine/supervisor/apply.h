@@ -2,8 +2,11 @@
 #ifndef SB_APPLY_H
 #define SB_APPLY_H
 
+#include <stdbool.h>
+
 /* Puts the upper directory `from` on top of the upper directory `to`: what is there afterwards is what an overlay of
- * both would be. 0 or an errno. In a process of its own, without the loop. */
-int sb_apply(int from, int to);
+ * both would be. With `link` its files, which nobody changes any more, get further names instead of copies. 0 or an
+ * errno. In a process of its own, without the loop. */
+int sb_apply(int from, int to, bool link);
 
 #endif

@@ -18,11 +18,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "apply.h"
 #include "conn.h"
 #include "freeze.h"
 #include "slot.h"
+#include "snapjob.h"
 #include "trash.h"
+
+/* So many layers are merged: each costs whatever stands on them time, and an overlay has SB_SEALED_MAX at most. */
+enum { MERGE_FROM = 16 };
 
 /* One that is there, or is being made (`job`). Owned by the list. */
 struct snapshot {
@@ -35,6 +38,7 @@ struct snapshot {
     uint32_t req;
     char box[SB_ID_MAX + 1]; /* that is being copied; "": none stands still for it */
     char half[24];           /* the layer being copied, under its temporary name; "": none */
+    bool merge;              /* the layers so far become one, lest they be ever more */
     bool waiting, whole;     /* for the box to stand; it is on the disk */
     bool unwanted;           /* its maker has gone */
 };
@@ -168,6 +172,38 @@ static int write_record(struct snapshot *s, struct sb_failure *f)
     return 0;
 }
 
+/* It is whole: under its name, and on the snapshot's list. */
+static int keep_layer(struct snapshot *s, struct sb_failure *f)
+{
+    if (renameat(sup.layers, s->half, sup.layers, s->half + 1) < 0)
+        return sb_failed_errno(f, "snapshot", "rename of a layer");
+    struct sb_list all_in_one = {NULL, 0};
+    const char *name = s->half + 1;
+    if (sb_list_add(s->merge ? &all_in_one : &s->rec.layers, name, strlen(name)) < 0)
+        return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
+    if (s->merge) {
+        free(s->rec.layers.data);
+        s->rec.layers = all_in_one;
+    }
+    s->half[0] = '\0';
+    return 0;
+}
+
+/* A box at rest stands on the merged layer from now on. If that cannot be noted, the next snapshot tries again. */
+static void exchange(const struct snapshot *s, struct sb_box *b)
+{
+    struct sb_list before = b->rec.layers, after = {NULL, 0};
+    if (b->proc.fd >= 0 || sb_list_copy(&after, &s->rec.layers) < 0)
+        return;
+    b->rec.layers = after;
+    if (sb_box_save(b) < 0) {
+        b->rec.layers = before;
+        before = after;
+    }
+    free(before.data);
+    sb_snapshot_prune();
+}
+
 /* The process that copies or syncs has ended. */
 static void job_done(struct sb_source *src, uint32_t events)
 {
@@ -178,18 +214,19 @@ static void job_done(struct sb_source *src, uint32_t events)
     (void)events;
     waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
     sb_loop_drop(src);
-    if (b != NULL && b->copied)
-        sb_freeze_copied(b);
+    bool stands = b != NULL && b->copied;
     int err = info.si_code == CLD_EXITED ? info.si_status : EINTR, rc = 0;
     if (err != 0)
         rc = sb_failed(&f, NULL, err, "snapshot", "cannot copy the sandbox's files");
-    if (rc == 0 && s->half[0] != '\0') {
-        if (renameat(sup.layers, s->half, sup.layers, s->half + 1) < 0)
-            rc = sb_failed_errno(&f, "snapshot", "rename of a layer");
-        else
-            s->half[0] = '\0';
-    }
-    if (rc < 0 || write_record(s, &f) < 0) {
+    if (rc == 0 && s->half[0] != '\0')
+        rc = keep_layer(s, &f);
+    if (rc == 0)
+        rc = write_record(s, &f);
+    if (rc == 0 && stands && s->merge)
+        exchange(s, b);
+    if (stands)
+        sb_freeze_copied(b); /* it goes on, or begins to */
+    if (rc < 0) {
         failed(s, &f);
         return;
     }
@@ -199,35 +236,9 @@ static void job_done(struct sb_source *src, uint32_t events)
         drop(s);
 }
 
-/* What the process does: descriptors 3 (the sandbox) and 4 (the layer, or nothing to copy). */
-static int work(bool copy, bool sync)
+static int start_job(struct snapshot *s, const struct sb_snapjob *j, struct sb_failure *f)
 {
-    static const char *const upper[] = {"u", "usr.u"};
-    for (size_t i = 0; copy && i < sizeof upper / sizeof *upper; i++) {
-        struct stat st;
-        if (fstatat(3, upper[i], &st, AT_SYMLINK_NOFOLLOW) < 0)
-            continue;
-        if (mkdirat(4, upper[i], 0700) < 0)
-            return errno;
-        int from = openat(3, upper[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        int to = openat(4, upper[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        int err = from < 0 || to < 0 ? errno : sb_apply(from, to);
-        if (err != 0)
-            return err;
-    }
-    return sync && syncfs(copy ? 4 : 3) < 0 ? errno : 0;
-}
-
-static int start_job(struct snapshot *s, int dir, int layer, struct sb_failure *f)
-{
-    bool copy = layer >= 0;
-    pid_t pid = fork();
-    if (pid == 0) {
-        if (dup2(dir, 3) != 3 || dup2(copy ? layer : sup.null, 4) != 4 ||
-            close_range(5, ~0U, 0) < 0)
-            _exit(errno);
-        _exit(work(copy, !s->rec.owned)); /* a temporary one is not there after a power cut */
-    }
+    pid_t pid = sb_snapjob_start(j);
     int fd = pid < 0 ? -1 : sb_lift(pidfd_open(pid, 0));
     if (fd >= 0 && sb_loop_add(&s->job, fd, EPOLLIN, job_done) == 0)
         return 0;
@@ -237,23 +248,30 @@ static int start_job(struct snapshot *s, int dir, int layer, struct sb_failure *
     return -1;
 }
 
+/* A new layer, under its temporary name. */
+static int make_layer(struct snapshot *s, struct sb_failure *f)
+{
+    uint64_t r;
+    sb_random(&r, sizeof r);
+    snprintf(s->half, sizeof s->half, ".%016llx", (unsigned long long)r);
+    int fd = mkdirat(sup.layers, s->half, 0700) < 0
+                 ? -1
+                 : openat(sup.layers, s->half, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return fd < 0 ? sb_failed_errno(f, "snapshot", "cannot make a layer") : fd;
+}
+
 /* The box stands still, or its memory pause keeps it so: its uppers are copied. */
 static int start_copy(struct snapshot *s, struct sb_box *b, struct sb_failure *f)
 {
-    char name[20];
-    uint64_t r;
-    sb_random(&r, sizeof r);
-    snprintf(name, sizeof name, "%016llx", (unsigned long long)r);
-    snprintf(s->half, sizeof s->half, ".%s", name);
     sb_autofd int dir = sb_box_dir(b);
-    if (dir < 0 || mkdirat(sup.layers, s->half, 0700) < 0)
-        return sb_failed_errno(f, "snapshot", "cannot make a layer");
-    sb_autofd int layer = openat(sup.layers, s->half, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return sb_failed_errno(f, "directory", "open");
+    sb_autofd int layer = make_layer(s, f);
     if (layer < 0)
-        return sb_failed_errno(f, "snapshot", "open of a layer");
-    if (sb_list_add(&s->rec.layers, name, strlen(name)) < 0)
-        return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
-    return start_job(s, dir, layer, f);
+        return -1;
+    /* A temporary one is not there after a power cut. */
+    const struct sb_snapjob j = {dir, layer, s->merge ? &s->rec.layers : NULL, true, !s->rec.owned};
+    return start_job(s, &j, f);
 }
 
 /* A box at rest: its uppers become the layer. */
@@ -288,7 +306,18 @@ static int seal(struct snapshot *s, struct sb_box *b, struct sb_failure *f)
         if (!sb_list_has(&s->rec.layers, e, strlen(e)) &&
             sb_list_add(&s->rec.layers, e, strlen(e)) < 0)
             return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
-    return start_job(s, dir, -1, f);
+    sb_autofd int layer = s->merge ? make_layer(s, f) : -1;
+    if (s->merge && layer < 0)
+        return -1;
+    const struct sb_snapjob j = {dir, layer, s->merge ? &s->rec.layers : NULL, false,
+                                 !s->rec.owned};
+    if (start_job(s, &j, f) < 0)
+        return -1;
+    if (s->merge) { /* and until then it stays at rest */
+        snprintf(s->box, sizeof s->box, "%s", b->rec.id);
+        b->copied = true;
+    }
+    return 0;
 }
 
 static struct snapshot *waiting_for(const struct sb_box *b)
@@ -385,6 +414,7 @@ static size_t count(const struct sb_list *l)
 static int begin(struct snapshot *s, struct sb_box *b, struct sb_failure *f)
 {
     bool rests = b->proc.fd < 0 && (b->rec.state == SB_BOX_PAUSED || b->rec.state == SB_BOX_FAILED);
+    s->merge = count(&b->rec.layers) + 1 >= MERGE_FROM;
     if (count(&b->rec.layers) >= SB_SEALED_MAX)
         return sb_failed(f, "LimitExceeded", 0, "snapshot",
                          "sandbox %s stands on %d snapshots already", b->rec.id, SB_SEALED_MAX);

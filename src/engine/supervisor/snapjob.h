@@ -1,0 +1,19 @@
+/* The process of a snapshot: copies, merges, syncs. */
+#ifndef SB_SNAPJOB_H
+#define SB_SNAPJOB_H
+
+#include "record.h"
+
+struct sb_snapjob {
+    int box;   /* the sandbox's directory */
+    int layer; /* the new layer's, empty; -1: none is made */
+    const struct sb_list
+        *merge; /* layers that the new one takes together, the lowest first; NULL: none */
+    bool copy;  /* the uppers go on top of that */
+    bool sync;
+};
+
+/* Its pid; its status will be 0 or an errno. -1: see errno. */
+pid_t sb_snapjob_start(const struct sb_snapjob *j);
+
+#endif

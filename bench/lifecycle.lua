@@ -26,6 +26,18 @@ return function(bench)
   local times, ratios = bench.interleave(bench.pairs, create, raw_spawn)
   bench.row("create / raw posix_spawn of true", ms(times[1]), ms(times[2]), ratios[2], "<= 1.0")
 
+  assert(provider.templates:build { name = "prepared", network = "deny", steps = { { run = "echo 1 > /tmp/1" }, { env = { A = "1" } } } })
+  local function create_prepared()
+    local start = lib.now()
+    local box = assert(provider:create_scoped { template = "prepared" })
+    local took = lib.now() - start
+    box:close()
+    return took
+  end
+  create_prepared()
+  times, ratios = bench.interleave(bench.pairs, create_prepared, create)
+  bench.row("create with a prepared template / create", ms(times[1]), ms(times[2]), ratios[2])
+
   local bubblewrap, reason = require("bubblewrap")(bench)
   if not bubblewrap then
     bench.skip("create + true + destroy / bubblewrap", reason)

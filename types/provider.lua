@@ -3,8 +3,8 @@
 --- What a sandbox is made from: plain data, never changed.
 ---@class sandbar.Spec
 ---@field id? string 1 to 128 bytes of A-Z a-z 0-9 . _ -, the first one alphanumeric (default: a random UUID)
----@field template? string|{ rootfs: string } "base" (default), or a directory with a root file
----  system on a local disk. As root it is used in place. An ordinary user's is copied once, without devices, sockets
+---@field template? string|{ rootfs: string } "base" (default), a template that was built, or a directory with a root
+---  file system on a local disk. As root it is used in place. An ordinary user's is copied once, without devices, sockets
 ---  and what he cannot read, and again when the directory's device, inode or time of change is another
 ---@field lifetime? sandbar.Duration (default 3600)
 ---@field on_expiry? "pause_disk"|"destroy"|"pause" what the end of its lifetime is (default "pause_disk"; "destroy" for
@@ -21,7 +21,9 @@
 ---@field expect? table<string|integer, any> capabilities that must hold, as a list of names that may not be false or as
 ---  name = value; else it is refused before anything is allocated, with each that does not in `err.reasons`
 ---@field snapshot? string the name of one: its files, its template, and its user, cwd, env and limits where nothing is said
----@field prepare? function|table (not in this version)
+---@field prepare? (fun(box: sandbar.Sandbox): any, any)|(string|string[])[] run in it with network, before the policy
+---  holds and create returns: a function (false, or nil and an error, is a failure; it owns the sandbox until then) or
+---  commands, the first that fails ends them. On failure or cancellation, or when the program ends, it is destroyed
 ---@field providers? table<string, table> what one provider needs different
 
 --- The local engine refuses memory, cpus, disk, max_commands and wall_time so far: Unsupported.
@@ -168,8 +170,69 @@ function Snapshots:delete(name, options) end
 ---@return sandbar.Error err
 function Snapshots:build() end
 
+--- One of run, copy, env, workdir, user, start, ready, and what belongs to it. Steps run as root until a `user`.
+---@class sandbar.Step
+---@field run? string|string[] a shell line, or an argument vector
+---@field copy? string a file or directory of the host's, to `to`: relative to workdir
+---@field to? string
+---@field owner? string of copy: "user" or "user:group" (by the template's own chown)
+---@field mode? string|integer of copy: of the files
+---@field env? table<string, string> from here on, and of sandboxes
+---@field workdir? string from here on, and of sandboxes; made if it is missing
+---@field user? string from here on, and of sandboxes
+---@field start? string|string[]|false started in each new sandbox; false: what `from` had starts no more
+---@field ready? string|string[]|{ port: integer }|false create returns when this command succeeds, or somebody listens
+---@field timeout? sandbar.Duration of ready (default 60)
+
+--- What a build tells: "step" (one begins; 0 is `from`), "output" (data it writes), "done", "built".
+---@class sandbar.BuildEvent
+---@field event "step"|"output"|"done"|"built"
+---@field name string the template's
+---@field steps integer how many there are
+---@field step? integer
+---@field kind? string
+---@field text? string of "step"
+---@field data? string of "output"
+---@field cached? boolean of "done": it was not run
+---@field seconds? number of "done" and "built"
+---@field digest? string of "built"
+
+---@class sandbar.Build
+---@field name string
+---@field from? string "base" (default), the name of a template, or the absolute path of a directory with a root file
+---  system, which is copied: without devices, sockets and what this user cannot read
+---@field steps? sandbar.Step[]
+---@field network? sandbar.Network of the steps (default "allow")
+---@field limits? sandbar.Limits of the steps
+---@field cache? boolean false: no step is taken as done
+---@field on_progress? fun(event: sandbar.BuildEvent)
+---@field timeout? sandbar.Timeout of the whole (default an hour)
+
+--- Those of a provider.
+---@class sandbar.Templates
+local Templates = {}
+
+--- Returns once it is on the disk. One of that name is replaced; sandboxes that were made from it keep it. On failure
+--- there is what there was.
+---@param build sandbar.Build
+---@return { name: string, digest: string, steps: { kind: string, text: string, cached: boolean }[] }? built
+---@return sandbar.Error? err CommandFailed (step, result), NotFound, InvalidArgument, Timeout, ...
+function Templates:build(build) end
+
+--- In the order of their names.
+---@param options? { timeout?: sandbar.Timeout }
+---@return { name: string, digest: string, created_at: number, user: string?, cwd: string?, start: string|string[]? }[]? templates
+---@return sandbar.Error? err
+function Templates:list(options) end
+
+---@param name string
+---@param options? { timeout?: sandbar.Timeout }
+---@return true? ok
+---@return sandbar.Error? err NotFound; Busy: a sandbox that was made from it is there
+function Templates:delete(name, options) end
+
 ---@class sandbar.Provider
----@field templates table build, list, delete
+---@field templates sandbar.Templates
 ---@field snapshots sandbar.Snapshots
 local Provider = {}
 
@@ -177,7 +240,8 @@ local Provider = {}
 ---@param spec? sandbar.Spec
 ---@param options? { timeout?: sandbar.Timeout }
 ---@return sandbar.Sandbox? sandbox
----@return sandbar.Error? err AlreadyExists, InvalidArgument, Unsupported, NotFound (template), NoSpace, ...
+---@return sandbar.Error? err AlreadyExists, InvalidArgument, Unsupported, NotFound (template), NoSpace, StartFailed (of
+---  the template's start command: output, result), CommandFailed (of prepare), ...
 function Provider:create(spec, options) end
 
 --- A sandbox that is destroyed when the scope (or, without one, its handle) closes, on every path.

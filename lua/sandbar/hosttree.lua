@@ -9,7 +9,7 @@ local hosttree = {}
 
 local TYPES = { f = "file", d = "directory", l = "link", o = "other" }
 
--- What is at a path and below: { path (relative, "" for itself), type, mode, size, target }.
+-- What is at a path and below: { path (relative, "" for itself), type, mode, size, uid, gid, target }.
 function hosttree.list(path, opname, timeout)
   local r, err = wait.op(core.host_tree(path), timeout, opname)
   if not r then
@@ -17,12 +17,14 @@ function hosttree.list(path, opname, timeout)
   end
   local out = {}
   for head, name, target in r.bytes:gmatch("(%Z*)%z(%Z*)%z(%Z*)%z") do
-    local kind, mode, size = head:match("^(%a) (%d+) (%d+)$")
+    local kind, mode, size, uid, gid = head:match("^(%a) (%d+) (%d+) (%d+) (%d+)$")
     out[#out + 1] = {
       path = name,
       type = TYPES[kind],
       mode = tonumber(mode, 8),
       size = tonumber(size),
+      uid = tonumber(uid),
+      gid = tonumber(gid),
       target = target ~= "" and target or nil,
     }
   end

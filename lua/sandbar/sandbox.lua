@@ -354,6 +354,14 @@ class = core.class("Sandbox", methods, {
 
 sandbox.class = class
 
+-- A handle that owned its sandbox until that was prepared. Returns it.
+function sandbox.disown(handle)
+  local state = state_of(handle)
+  disown(state)
+  state.owned, state._link.owned = false, false
+  return handle
+end
+
 -- `r` is the driver's answer to create, connect or resume: fields, object, release. `opts`: driver,
 -- scope. A release means that the sandbox ends with the scope or, without one, the handle.
 function sandbox.new(r, opts)

@@ -81,8 +81,8 @@ static int append_entry(struct job *job, const struct stat *st, const char *path
                 : S_ISDIR(st->st_mode) ? 'd'
                 : S_ISLNK(st->st_mode) ? 'l'
                                        : 'o';
-    int n = snprintf(head, sizeof head, "%c %o %lld", type, (unsigned)st->st_mode & 07777,
-                     (long long)st->st_size);
+    int n = snprintf(head, sizeof head, "%c %o %lld %u %u", type, (unsigned)st->st_mode & 07777,
+                     (long long)st->st_size, (unsigned)st->st_uid, (unsigned)st->st_gid);
     if (append(job, head, (size_t)n + 1) < 0 || append(job, path, strlen(path) + 1) < 0)
         return -1;
     return append(job, target, strlen(target) + 1);

@@ -15,8 +15,8 @@ enum sb_host_action {
     SB_HOST_CREATE,  /* a new regular file, which must not be there: the same. mode */
 };
 
-/* What is at `path` and below it: bytes = a run of "<type> <mode, octal> <size>\0<path>\0<target>\0", type
- * one of f d l o, paths relative to `path` (itself is ""), directories before what they contain, in the
+/* What is at `path` and below it: bytes = a run of "<type> <mode, octal> <size> <uid> <gid>\0<path>\0<target>\0",
+ * type one of f d l o, paths relative to `path` (itself is ""), directories before what they contain, in the
  * order of their names. `path` itself may be a link and is followed. What cannot be read is an error.
  * Runs in the file pool. NULL: out of memory. */
 struct sb_op *sb_host_tree(struct sb_mailbox *mailbox, const char *path);

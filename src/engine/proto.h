@@ -52,7 +52,8 @@ enum sb_msg_type {
     SB_S_HELLO = 32, /* version, linger_ms, network? (cap* shall say what is there of it)
                         -> version, release, pid, mode, cap* */
     SB_S_CREATE, /* id, token, template, rootfs, lifetime_ms, on_expiry, label*, owned, allow_setuid,
-                          user, cwd, env*, hostname, limit_* -> a record, epoch, fd: connection to pid 1.
+                          user, cwd, env*, hostname, limit_* -> a record, epoch, fd: connection to pid 1; start*, ready*:
+                          what its template wants started, until then the asker owns it.
                           Sent again with the same token it makes no second one */
     SB_S_CONNECT, /* id, label* (expected) -> a record, epoch, fd when running */
     SB_S_INFO,    /* id -> a record */
@@ -71,13 +72,25 @@ enum sb_msg_type {
     SB_S_SNAPSHOT =
         46, /* id, snapshot (its name; absent: chosen), temporary (1: it ends with the process that asks) ->
                            snapshot, once it is on the disk. Of a sandbox at rest without copying anything; of a
-                           running one while it stands still */
+                           running one while it stands still. Its name may begin with "=": a step of a build, which
+                           nobody is shown. A step can be made of the directory `subtree` in the root of a sandbox at
+                           rest, which is moved out of there, or (rootfs instead of id) of one of the host's */
     SB_S_SNAPSHOTS, /* -> SB_PART: snapshot, template, created_ms each, in the order of names; then SB_REPLY */
     SB_S_UNSNAPSHOT, /* snapshot -> reply; Busy while a sandbox made from it is there */
     SB_S_HANDOVER =
         59, /* version, release -> reply, and soon the end of the connection: whoever carries a newer
                release starts its supervisor in the place of this one. Served without a hello, and the same
                for all versions */
+    SB_S_TEMPLATE =
+        52, /* template (a name), snapshot? (the step it is made of; absent: the base template), digest,
+               step_key* (all it was built of), env*, user, cwd, start*, ready* -> reply, once it is on the disk and
+               has replaced the one of that name */
+    SB_S_TEMPLATES, /* template? (only this one) -> SB_PART: what SB_S_TEMPLATE said of each, created_ms, in the
+                       order of names; then SB_REPLY: those of the request's step_key* that are there */
+    SB_S_UNTEMPLATE, /* template -> reply; Busy while a sandbox made from it is there */
+    SB_S_KEEP =
+        62, /* id -> reply: it has no owner any more, and outlives the one it had until it was
+                        prepared */
 
     /* supervisor -> pid 1, on the control socket */
     SB_G_INIT =
@@ -264,6 +277,9 @@ enum sb_watch_line {
     X(142, RESOLVER, resolver, L) X(143, DENIED, denied, L) X(144, INDEX, index, U) \
     /* kept output */ \
     X(150, FROM, from, U) \
+    /* templates */ \
+    X(170, STEP_KEY, step_key, L) X(171, START, start, L) X(172, READY, ready, L) X(173, DIGEST, digest, B) \
+    X(174, SUBTREE, subtree, B) \
     /* relay/inject.h says what is in it: in a record that callers see, values are not; the sandbox whose are taken */ \
     X(180, NET_INJECT, net_inject, L) X(181, INJECT_OF, inject_of, B) \
     X(200, RELEASE, release, U)

@@ -140,6 +140,38 @@ function Driver:delete_snapshot(name, timeout)
   return r and true, err
 end
 
+-- A step of a build by its key: of a sandbox at rest, of a directory in its root, or of one of the host's.
+function Driver:step(key, of, timeout)
+  local r, err = self:request("build", timeout, "snapshot",
+    { id = of.id, subtree = of.subtree, rootfs = of.rootfs, snapshot = key })
+  return r and true, err
+end
+
+-- Named templates, all of them or the one named; and which of the steps there are.
+function Driver:templates(name, steps, timeout)
+  local r, err = self:request("list", timeout, "list_templates", { template = name, step_key = steps })
+  if not r then
+    return nil, err
+  end
+  return r.parts or {}, r.fields and r.fields.step_key or {}
+end
+
+function Driver:publish(fields, timeout)
+  local r, err = self:request("build", timeout, "template", fields)
+  return r and true, err
+end
+
+function Driver:delete_template(name, timeout)
+  local r, err = self:request("delete", timeout, "delete_template", { template = name })
+  return r and true, err
+end
+
+-- A sandbox that was this process's until it was prepared is nobody's from now on.
+function Driver:keep(id, timeout)
+  local r, err = self:request("create", timeout, "keep", { id = id })
+  return r and true, err
+end
+
 function Driver:expose(id, port, on, timeout)
   local r, err = self:request(on and "expose" or "unexpose", timeout, "expose",
     { id = id, port = port, on = on and 1 or 0 })

@@ -18,7 +18,8 @@ local iterator, listing = lazy "sandbar.iterator", lazy "sandbar.local.listing"
 local link, own = lazy "sandbar.link", lazy "sandbar.own"
 local measuring = lazy "sandbar.measuring"
 local record, sandbox = lazy "sandbar.record", lazy "sandbar.sandbox"
-local snapshots = lazy "sandbar.local.snapshots"
+local launch, snapshots = lazy "sandbar.local.launch", lazy "sandbar.local.snapshots"
+local templates = lazy "sandbar.local.templates"
 
 local provider = {}
 
@@ -71,6 +72,16 @@ local function refuse(err, op, id)
   return nil, err
 end
 
+-- What a spec with `prepare` asks the engine for: until that is done there is network, and an owner.
+local function open_fields(merged, fields, scoped)
+  local open = {}
+  for key, value in pairs(merged) do
+    open[key] = value
+  end
+  open.id, open.network = fields.id, "allow"
+  return spec.fields(open, scoped)
+end
+
 -- What a handle needs is loaded while the supervisor makes the sandbox.
 local function load_handles()
   return compat.load "sandbar.sandbox"
@@ -97,7 +108,11 @@ local function allocate(self, op, given, opts, scope)
       return refuse(why, op, merged.id)
     end
   end
-  fields.owned = scoped and 1 or 0
+  local deadline = link.deadline(timeout)
+  if merged.prepare then
+    fields = open_fields(merged, fields, scoped)
+  end
+  fields.owned = (scoped or merged.prepare) and 1 or 0
   local r
   r, err = state._driver:create(fields, timeout, load_handles)
   if not r then
@@ -110,6 +125,23 @@ local function allocate(self, op, given, opts, scope)
     return nil, errors.new {
       kind = "LimitExceeded", op = op, id = fields.id, message = "sandbox handles cannot be loaded: " .. why,
     }
+  end
+  if merged.prepare or r.fields.start then
+    local box
+    box, err = handles.new(r, { driver = state._driver, scope = scope })
+    if not box then
+      return nil, err
+    end
+    local ok
+    ok, err = launch.run(state._driver, box, {
+      prepare = merged.prepare, policy = merged.network ~= "allow" and (merged.network or "deny") or nil,
+      start = r.fields.start, ready = r.fields.ready, keep = not scoped, timeout = timeout,
+      deadline = deadline,
+    })
+    if not ok then
+      return refuse(link.told(err, timeout), op, fields.id)
+    end
+    return scoped and box or handles.disown(box)
   end
   if not scoped then
     r.release:cancel() -- from here on it belongs to nobody
@@ -321,22 +353,12 @@ function methods:close()
   return true
 end
 
--- Templates are not there yet: build, list and delete.
-local function no_templates()
-  local collection = {}
-  for _, name in ipairs { "build", "list", "delete" } do
-    collection[name] = function()
-      return nil, errors.new {
-        kind = "Unsupported", op = "templates:" .. name, clause = "templates",
-        message = "templates: not there yet on the local engine",
-      }
-    end
-  end
-  return collection
-end
-
 class = core.class("Provider", methods, {
   getters = {
+    templates = function(state)
+      state._templates = state._templates or templates.new(state)
+      return state._templates
+    end,
     snapshots = function(state)
       state._snapshots = state._snapshots or snapshots.new(state)
       return state._snapshots
@@ -366,7 +388,7 @@ function provider.open(opts, level)
         kind = "Unsupported", op = "open", clause = clause,
         message = clause == "journal"
           and "journal: scoped local sandboxes are destroyed by the supervisor, there is nothing to replay"
-          or "templates: not there yet on the local engine",
+          or "templates: they are below the provider's root",
       }
     end
   end
@@ -384,7 +406,6 @@ function provider.open(opts, level)
   end
   return core.handle(class, {
     name = "local",
-    templates = no_templates(),
     _driver = driver.new { root = opts.root, linger = linger },
     _defaults = opts.defaults and spec.shape("open", 1, opts.defaults, level + 1) or {},
     _attested = opts.capabilities and capabilities.complete(opts.capabilities),

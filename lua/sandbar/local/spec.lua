@@ -3,11 +3,10 @@
 
 local check = require "sandbar.check"
 local core = require "sandbar.core"
-local errors = require "sandbar.errors"
 local lazy = require "sandbar.lazy"
 local values = require "sandbar.local.values"
 
-local network = lazy "sandbar.local.network"
+local launch, network = lazy "sandbar.local.launch", lazy "sandbar.local.network"
 
 local LIFETIME = 3600
 local MAX_EXECS = 64
@@ -96,15 +95,9 @@ clause("template", function(s, f)
     return "base"
   end
   if type(template) == "string" then
-    local ok, err = no_zero("template", template)
-    if not ok then
-      return nil, err
-    end
-    return nil, errors.new {
-      kind = "NotFound",
-      clause = "template",
-      message = ("template: there is no template named %q"):format(template),
-    }
+    local name, err = values.check_id(template, "template")
+    f.template = name
+    return name, err
   end
   for key in pairs(template) do
     if key ~= "rootfs" then
@@ -126,8 +119,7 @@ end)
 
 clause("prepare", function(s)
   if s.prepare ~= nil then
-    return unsupported("prepare",
-      "prepare: it runs with network, which the local engine cannot give yet")
+    return "runs with network, before the policy holds"
   end
 end)
 
@@ -287,6 +279,9 @@ function spec.shape(fname, index, given, level)
     check.options(fname, index, part.limits, LIMITS, level)
     check.map(fname, index, "labels", part.labels, "string", level)
     check.map(fname, index, "env", part.env, "secret", level)
+    if part.prepare ~= nil then
+      launch.shape(fname, part.prepare)
+    end
   end
   return given
 end

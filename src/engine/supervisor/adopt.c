@@ -21,6 +21,7 @@
 #include "import.h"
 #include "slot.h"
 #include "snapshot.h"
+#include "named.h"
 #include "template.h"
 #include "trash.h"
 
@@ -200,7 +201,7 @@ static bool found(const char *name, void (*match)(struct sb_box *, void *))
 
 static bool base_used(const char *name)
 {
-    return found(name, match_base);
+    return found(name, match_base) || sb_snapshot_base(name) || sb_named_base(name);
 }
 
 static bool group_used(const char *name)
@@ -239,7 +240,9 @@ void sb_adopt_all(void)
 {
     each_entry(sup.boxes, adopt);
     each_entry(sup.prepared, throw_away);
+    sb_named_start();
     sb_snapshot_start();
+    sb_named_prune();
     sb_cgroup_sweep(group_used);
     sb_cgroup_sweep_deserted();
     sb_template_prune(base_used);

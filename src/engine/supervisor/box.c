@@ -9,6 +9,7 @@
 #include "conn.h"
 #include "dissolve.h"
 #include "slot.h"
+#include "named.h"
 #include "snapshot.h"
 
 enum { BUCKETS = 1024 };
@@ -131,6 +132,7 @@ void sb_box_forget(struct sb_box *b)
         free(w);
     }
     free(b->env.data);
+    free(b->start.data);
     sb_record_free(&b->rec);
     sb_loop_bury(b);
 }
@@ -238,4 +240,5 @@ void sb_box_conn_gone(struct sb_conn *c)
 {
     sb_box_each(forget_conn, c);
     sb_snapshot_conn_gone(c);
+    sb_named_conn_gone(c);
 }

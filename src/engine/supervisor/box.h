@@ -39,6 +39,7 @@ struct sb_box {
     struct sb_cgroup group;
     struct sb_birth *birth; /* until pid 1 has said hello */
     struct sb_list env;     /* only while booting */
+    struct sb_list start;   /* likewise: what its template has started in it (named.h) */
     uint64_t clone_at;      /* likewise: pid 1's alone, once it has got it */
     int record;             /* its record's file, likewise; -1 after, and of resumed ones */
     struct sb_network net;  /* its way to the world, if it has one */

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "import.h"
+#include "named.h"
 #include "snapshot.h"
 #include "template.h"
 
@@ -69,6 +70,26 @@ static int copy_text(const char *from, char **to)
     return *to == NULL ? -1 : 0;
 }
 
+/* What a sandbox begins with: a snapshot's record or a named template's, NULL for others. */
+static const struct sb_record *origin(const struct sb_record *r)
+{
+    if (r->snapshot != NULL)
+        return sb_snapshot_find(r->snapshot);
+    return r->template != NULL && r->rootfs == NULL ? sb_named_find(r->template) : NULL;
+}
+
+static int take_origin(struct sb_record *r, const struct sb_record *from, const char *what,
+                       const char *name, struct sb_failure *f)
+{
+    if (!sb_record_same_ids(from))
+        return sb_failed(f, "Unsupported", 0, "ids",
+                         "%s %s was written with other user ids than there are now", what, name);
+    if (copy_text(from->template, &r->template) < 0 || copy_text(from->base, &r->base) < 0 ||
+        copy_text(from->rootfs, &r->rootfs) < 0 || sb_list_copy(&r->layers, &from->layers) < 0)
+        return sb_failed(f, NULL, ENOMEM, "create", "memory");
+    return 0;
+}
+
 /* What the request does not say is as in the sandbox that the snapshot was taken of. */
 static int take_snapshot(struct sb_box *b, const struct sb_wire_in *in, struct sb_failure *f)
 {
@@ -79,14 +100,7 @@ static int take_snapshot(struct sb_box *b, const struct sb_wire_in *in, struct s
         return sb_failed(f, "NotFound", ENOENT, "snapshot", "there is no snapshot %s", r->snapshot);
     if (sb_read_find(&in->fields, SB_F_TEMPLATE, &v) || sb_read_find(&in->fields, SB_F_ROOTFS, &v))
         return invalid(f, "snapshot", "it has its template");
-    if (!sb_record_same_ids(from))
-        return sb_failed(f, "Unsupported", 0, "ids",
-                         "snapshot %s was written with other user ids than there are now",
-                         r->snapshot);
-    if (copy_text(from->template, &r->template) < 0 || copy_text(from->base, &r->base) < 0 ||
-        copy_text(from->rootfs, &r->rootfs) < 0 || sb_list_copy(&r->layers, &from->layers) < 0)
-        return sb_failed(f, NULL, ENOMEM, "create", "memory");
-    return 0;
+    return take_origin(r, from, "snapshot", r->snapshot, f);
 }
 
 /* Once the request's own have been taken. */
@@ -94,7 +108,7 @@ static int take_settings(struct sb_box *b, const struct sb_wire_in *in, struct s
 {
     struct sb_record *r = &b->rec;
     struct sb_field_view v;
-    const struct sb_record *from = r->snapshot != NULL ? sb_snapshot_find(r->snapshot) : NULL;
+    const struct sb_record *from = origin(r);
     if (from == NULL)
         return 0;
     if (copy_text(from->user, &r->user) < 0 || copy_text(from->cwd, &r->cwd) < 0 ||
@@ -114,8 +128,11 @@ static int take_settings(struct sb_box *b, const struct sb_wire_in *in, struct s
         if (!sb_read_find(&in->fields, limit[i].tag, &v))
             *limit[i].to = limit[i].from;
     struct sb_list kept = {NULL, 0};
-    if (sb_snapshot_env(r->snapshot, &kept) < 0)
-        return sb_failed_errno(f, "env", "cannot read the snapshot's environment");
+    if (r->snapshot == NULL ? sb_named_give(r->template, &kept, &b->start) < 0
+                            : sb_snapshot_env(r->snapshot, &kept) < 0) {
+        free(kept.data);
+        return sb_failed_errno(f, "env", "cannot read what it begins with");
+    }
     int rc = 0;
     for (const char *e = NULL; rc == 0 && (e = sb_list_next(&kept, e)) != NULL;) {
         bool given = false;
@@ -126,6 +143,8 @@ static int take_settings(struct sb_box *b, const struct sb_wire_in *in, struct s
             rc = sb_failed(f, "LimitExceeded", 0, "env", "environment variables are too large");
     }
     free(kept.data);
+    if (b->start.len != 0) /* until that has been started, and the asker says so: SB_S_KEEP */
+        r->owned = true;
     if (from->owned) { /* soon gone: a name for nothing */
         free(r->snapshot);
         r->snapshot = NULL;
@@ -159,8 +178,12 @@ static int take_template(struct sb_record *r, const struct sb_wire_in *in, struc
     }
     if (r->template == NULL && (r->template = strdup("base")) == NULL)
         return sb_failed(f, NULL, ENOMEM, "create", "memory");
-    if (strcmp(r->template, "base") != 0)
-        return sb_failed(f, "NotFound", ENOENT, "template", "there is no template %s", r->template);
+    if (strcmp(r->template, "base") != 0) {
+        const struct sb_record *from = sb_named_find(r->template);
+        return from != NULL ? take_origin(r, from, "template", r->template, f)
+                            : sb_failed(f, "NotFound", ENOENT, "template",
+                                        "there is no template %s", r->template);
+    }
     r->base = strdup(sb_base.name);
     return r->base != NULL ? 0 : sb_failed(f, NULL, ENOMEM, "create", "memory");
 }

@@ -40,7 +40,7 @@ static uint32_t owner_on_disk(uint32_t id)
 static int dress(int dir, const char *name, const struct stat *st)
 {
     const struct timespec times[2] = {st->st_atim, st->st_mtim};
-    if (sup.mode == SB_MODE_SUBIDS && fchownat(dir, name, owner_on_disk(st->st_uid),
+    if (sup.mode != SB_MODE_SINGLE && fchownat(dir, name, owner_on_disk(st->st_uid),
                                                owner_on_disk(st->st_gid), AT_SYMLINK_NOFOLLOW) < 0)
         return -1;
     if (!S_ISLNK(st->st_mode) && fchmodat(dir, name, st->st_mode & 07777, 0) < 0)
@@ -134,6 +134,14 @@ static int copy_entry(dev_t dev, int from, const char *name, int to, int depth)
         return 0;
     }
     return dress(to, name, &st);
+}
+
+int sb_import_tree(int from, int to)
+{
+    struct stat st;
+    if (fstat(from, &st) < 0 || copy_dir(st.st_dev, from, to, 0) < 0 || dress(to, ".", &st) < 0)
+        return errno;
+    return 0;
 }
 
 static void half_name(char *out, size_t size, const char *name, pid_t copier)

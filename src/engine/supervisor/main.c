@@ -236,7 +236,7 @@ static int open_directories(struct sb_failure *f)
                    subdirectory("p", &sup.prepared, f) < 0 ||
                    subdirectory("l", &sup.layers, f) < 0 ||
                    subdirectory("n", &sup.snapshots, f) < 0 ||
-                   subdirectory("trash", &sup.trash, f) < 0
+                   subdirectory("m", &sup.named, f) < 0 || subdirectory("trash", &sup.trash, f) < 0
                ? -1
                : 0;
 }
@@ -245,8 +245,8 @@ static int open_directories(struct sb_failure *f)
  * The working directory follows its process into the new one. */
 static int reopen_state(struct sb_failure *f)
 {
-    int *const old[] = {&sup.root,     &sup.v1,     &sup.boxes,     &sup.templates,
-                        &sup.prepared, &sup.layers, &sup.snapshots, &sup.trash};
+    int *const old[] = {&sup.root,   &sup.v1,        &sup.boxes, &sup.templates, &sup.prepared,
+                        &sup.layers, &sup.snapshots, &sup.named, &sup.trash};
     for (size_t i = 0; i < sizeof old / sizeof *old; i++)
         sb_close(old[i]);
     sup.root = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

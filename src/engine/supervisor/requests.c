@@ -14,6 +14,7 @@
 #include "handover.h"
 #include "import.h"
 #include "life.h"
+#include "named.h"
 #include "netplace.h"
 #include "slot.h"
 #include "snapshot.h"
@@ -44,7 +45,9 @@ static void send_record(struct sb_conn *c, uint32_t req, struct sb_box *b, bool 
     }
     sb_conn_begin(&p, SB_REPLY, req);
     sb_record_show(&b->rec, &p);
-    if (!connect)
+    if (connect)
+        sb_named_tell(&b->start, &p);
+    else
         sb_network_show(b, &p);
     sb_conn_send(c, &p, &fd, fd >= 0 ? 1 : 0);
     sb_close(&fd);
@@ -438,6 +441,9 @@ static int resume(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
 
 static int snapshot(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
+    struct sb_field_view v;
+    if (sb_read_find(&in->fields, SB_F_ROOTFS, &v))
+        return sb_snapshot_import(c, in, f);
     struct sb_box *b = named(in, f);
     if (b == NULL)
         return -1;
@@ -508,6 +514,25 @@ static int network(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fai
     return 0;
 }
 
+/* It was its maker's until it was prepared, and is nobody's from now on. */
+static int keep(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_box *b = named(in, f);
+    if (b == NULL)
+        return -1;
+    bool owned = b->rec.owned;
+    b->rec.owned = false;
+    if (sb_box_save(b) < 0) {
+        b->rec.owned = owned;
+        return sb_failed_errno(f, "record", "cannot write the record");
+    }
+    sb_loop_drop(&b->owner);
+    if (b->rec.state == SB_BOX_RUNNING && !b->dying)
+        sb_guest_tell_life(b);
+    done(c, in->head.req);
+    return 0;
+}
+
 static int advance(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
     char text[64];
@@ -570,6 +595,10 @@ static int (*const handler[])(struct sb_conn *, const struct sb_wire_in *, struc
     [SB_S_UNSNAPSHOT - SB_S_HELLO] = sb_snapshot_delete,
     [SB_S_NETWORK - SB_S_HELLO] = network,
     [SB_S_HANDOVER - SB_S_HELLO] = sb_handover_ask,
+    [SB_S_TEMPLATE - SB_S_HELLO] = sb_named_publish,
+    [SB_S_TEMPLATES - SB_S_HELLO] = sb_named_list,
+    [SB_S_UNTEMPLATE - SB_S_HELLO] = sb_named_delete,
+    [SB_S_KEEP - SB_S_HELLO] = keep,
 };
 
 void sb_request_handle(struct sb_conn *c, struct sb_wire_in *in)

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "apply.h"
+#include "import.h"
 
 enum { BOX = 3, LAYER, LAYERS, END }; /* its descriptors */
 
@@ -29,6 +30,14 @@ static int add(int dir, bool link)
     return 0;
 }
 
+static int import(void)
+{
+    sb_autofd int to = mkdirat(LAYER, "u", 0700) < 0
+                           ? -1
+                           : openat(LAYER, "u", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return to < 0 ? errno : sb_import_tree(BOX, to);
+}
+
 static int work(const struct sb_snapjob *j)
 {
     int err = 0;
@@ -41,7 +50,9 @@ static int work(const struct sb_snapjob *j)
     }
     if (j->copy && (err = add(BOX, false)) != 0)
         return err;
-    return j->sync && syncfs(BOX) < 0 ? errno : 0;
+    if (j->import && (err = import()) != 0)
+        return err;
+    return j->sync && syncfs(LAYERS) < 0 ? errno : 0;
 }
 
 pid_t sb_snapjob_start(const struct sb_snapjob *j)

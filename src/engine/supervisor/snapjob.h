@@ -5,12 +5,13 @@
 #include "record.h"
 
 struct sb_snapjob {
-    int box;   /* the sandbox's directory */
+    int box;   /* the sandbox's directory; with `import` one of the host's */
     int layer; /* the new layer's, empty; -1: none is made */
     const struct sb_list
         *merge; /* layers that the new one takes together, the lowest first; NULL: none */
     bool copy;  /* the uppers go on top of that */
     bool sync;
+    bool import; /* a copy of that directory is the layer */
 };
 
 /* Its pid; its status will be 0 or an errno. -1: see errno. */

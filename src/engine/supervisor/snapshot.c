@@ -19,9 +19,12 @@
 #include <unistd.h>
 
 #include "conn.h"
+#include "create.h"
 #include "freeze.h"
+#include "named.h"
 #include "slot.h"
 #include "snapjob.h"
+#include "template.h"
 #include "trash.h"
 
 /* So many layers are merged: each costs whatever stands on them time, and an overlay has SB_SEALED_MAX at most. */
@@ -104,6 +107,7 @@ static bool named(const char *layer)
     struct wanted w = {layer, false};
     for (const struct snapshot *s = all; s != NULL && !w.found; s = s->next)
         w.found = sb_list_has(&s->rec.layers, layer, strlen(layer)) || strcmp(s->half, layer) == 0;
+    w.found = w.found || sb_named_layer(layer);
     if (!w.found)
         sb_box_each(look, &w);
     return w.found;
@@ -159,6 +163,18 @@ static void failed(struct snapshot *s, const struct sb_failure *f)
 {
     answer(s, f);
     drop(s);
+}
+
+/* Nothing is below its layers. */
+static int stand_alone(struct sb_record *r, struct sb_failure *f)
+{
+    free(r->base);
+    free(r->rootfs);
+    free(r->layers.data);
+    r->rootfs = NULL;
+    r->layers = (struct sb_list){NULL, 0};
+    r->base = strdup(SB_TEMPLATE_EMPTY);
+    return r->base != NULL ? 0 : sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
 }
 
 static int write_record(struct snapshot *s, struct sb_failure *f)
@@ -270,8 +286,30 @@ static int start_copy(struct snapshot *s, struct sb_box *b, struct sb_failure *f
     if (layer < 0)
         return -1;
     /* A temporary one is not there after a power cut. */
-    const struct sb_snapjob j = {dir, layer, s->merge ? &s->rec.layers : NULL, true, !s->rec.owned};
+    const struct sb_snapjob j = {dir,  layer,         s->merge ? &s->rec.layers : NULL,
+                                 true, !s->rec.owned, false};
     return start_job(s, &j, f);
+}
+
+/* A directory in the root of a box at rest becomes the layer, and that layer all there is. */
+static int take_out(struct snapshot *s, struct sb_box *b, const char *subtree, struct sb_failure *f)
+{
+    struct stat st;
+    char path[SB_ID_MAX + 4];
+    snprintf(path, sizeof path, "u/%s", subtree);
+    sb_autofd int dir = sb_box_dir(b);
+    if (dir < 0 || fstatat(dir, path, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(st.st_mode))
+        return sb_failed(f, "NotFound", ENOENT, "subtree", "sandbox %s has no directory /%s",
+                         b->rec.id, subtree);
+    s->merge = false;
+    if (stand_alone(&s->rec, f) < 0)
+        return -1;
+    sb_autofd int layer = make_layer(s, f);
+    if (layer < 0)
+        return -1;
+    const struct sb_snapjob j = {.box = dir, .layer = layer, .sync = true};
+    return renameat(dir, path, layer, "u") < 0 ? sb_failed_errno(f, "subtree", "rename")
+                                               : start_job(s, &j, f);
 }
 
 /* A box at rest: its uppers become the layer. */
@@ -309,8 +347,8 @@ static int seal(struct snapshot *s, struct sb_box *b, struct sb_failure *f)
     sb_autofd int layer = s->merge ? make_layer(s, f) : -1;
     if (s->merge && layer < 0)
         return -1;
-    const struct sb_snapjob j = {dir, layer, s->merge ? &s->rec.layers : NULL, false,
-                                 !s->rec.owned};
+    const struct sb_snapjob j = {dir,   layer,         s->merge ? &s->rec.layers : NULL,
+                                 false, !s->rec.owned, false};
     if (start_job(s, &j, f) < 0)
         return -1;
     if (s->merge) { /* and until then it stays at rest */
@@ -387,12 +425,19 @@ static int describe(struct snapshot *s, const struct sb_box *b, struct sb_failur
     return 0;
 }
 
+/* Of a snapshot, or of a step of a build. */
+static bool name_valid(const char *name, size_t n)
+{
+    bool step = n > 0 && name[0] == '=';
+    return n <= SB_ID_MAX && sb_id_valid(name + step, n - step);
+}
+
 static int name_of(const struct sb_wire_in *in, char name[SB_ID_MAX + 1], struct sb_failure *f)
 {
     struct sb_field_view v;
     if (!sb_read_find(&in->fields, SB_F_SNAPSHOT, &v))
         sb_uuid(name);
-    else if (!sb_id_valid((const char *)v.data, v.len))
+    else if (!name_valid((const char *)v.data, v.len))
         return sb_failed(f, "InvalidArgument", 0, "snapshot",
                          "a name is 1 to 128 letters, digits, dots, dashes, underscores");
     else {
@@ -411,13 +456,16 @@ static size_t count(const struct sb_list *l)
 }
 
 /* Begins with whatever the box's state allows. */
-static int begin(struct snapshot *s, struct sb_box *b, struct sb_failure *f)
+static int begin(struct snapshot *s, struct sb_box *b, const char *subtree, struct sb_failure *f)
 {
     bool rests = b->proc.fd < 0 && (b->rec.state == SB_BOX_PAUSED || b->rec.state == SB_BOX_FAILED);
     s->merge = count(&b->rec.layers) + 1 >= MERGE_FROM;
     if (count(&b->rec.layers) >= SB_SEALED_MAX)
         return sb_failed(f, "LimitExceeded", 0, "snapshot",
                          "sandbox %s stands on %d snapshots already", b->rec.id, SB_SEALED_MAX);
+    if (subtree != NULL)
+        return rests ? take_out(s, b, subtree, f)
+                     : sb_failed(f, "Busy", 0, "subtree", "sandbox %s is not at rest", b->rec.id);
     if (rests)
         return seal(s, b, f);
     snprintf(s->box, sizeof s->box, "%s", b->rec.id);
@@ -450,24 +498,26 @@ static int watch_maker(struct snapshot *s, int pidfd)
     return pidfd < 0 ? -1 : sb_loop_add(&s->maker, pidfd, EPOLLIN, maker_ended);
 }
 
-int sb_snapshot_take(struct sb_conn *c, const struct sb_wire_in *in, struct sb_box *b,
-                     struct sb_failure *f)
+/* A new one in the list, by the name the request gives it. NULL: see *f. */
+static struct snapshot *new_one(struct sb_conn *c, const struct sb_wire_in *in,
+                                struct sb_failure *f)
 {
     char name[SB_ID_MAX + 1];
     if (name_of(in, name, f) < 0)
-        return -1;
-    if (b->copied)
-        return sb_failed(f, "Busy", 0, "snapshot", "another snapshot of sandbox %s is being taken",
-                         b->rec.id);
-    if (mkdirat(sup.snapshots, name, 0700) < 0)
-        return errno == EEXIST
-                   ? sb_failed(f, "AlreadyExists", EEXIST, "snapshot",
-                               "there is a snapshot %s already", name)
-                   : sb_failed_errno(f, "snapshot", "cannot make the snapshot's directory");
+        return NULL;
+    if (mkdirat(sup.snapshots, name, 0700) < 0) {
+        if (errno == EEXIST)
+            sb_failed(f, "AlreadyExists", EEXIST, "snapshot", "there is a snapshot %s already",
+                      name);
+        else
+            sb_failed_errno(f, "snapshot", "cannot make the snapshot's directory");
+        return NULL;
+    }
     struct snapshot *s = calloc(1, sizeof *s);
     if (s == NULL) {
         unlinkat(sup.snapshots, name, AT_REMOVEDIR);
-        return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
+        sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
+        return NULL;
     }
     snprintf(s->rec.id, sizeof s->rec.id, "%s", name);
     s->job.fd = s->maker.fd = -1;
@@ -475,6 +525,53 @@ int sb_snapshot_take(struct sb_conn *c, const struct sb_wire_in *in, struct sb_b
     s->req = in->head.req;
     s->next = all;
     all = s;
+    return s;
+}
+
+int sb_snapshot_import(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    sb_autofree char *path = NULL;
+    if (sb_wire_string(&in->fields, SB_F_ROOTFS, 4095, &path) < 0 || path == NULL || *path != '/')
+        return sb_failed(f, "InvalidArgument", 0, "rootfs", "not an absolute path");
+    sb_autofd int from = sb_lift(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (from < 0)
+        return sb_failed(f, NULL, errno, "template", "directory %s", path);
+    struct snapshot *s = new_one(c, in, f);
+    if (s == NULL)
+        return -1;
+    struct sb_record *r = &s->rec;
+    r->state = SB_BOX_PAUSED;
+    r->created_ms = sb_wall_ms();
+    r->range = -1;
+    r->mode = sup.mode;
+    r->sub_uid = sup.sub_uid;
+    r->sub_gid = sup.sub_gid;
+    r->sub_count = sup.sub_count;
+    sb_create_defaults(r);
+    if (stand_alone(r, f) == 0) {
+        sb_autofd int layer = make_layer(s, f);
+        const struct sb_snapjob j = {.box = from, .layer = layer, .import = true, .sync = true};
+        if (layer >= 0 && start_job(s, &j, f) == 0)
+            return 0;
+    }
+    s->asker = NULL;
+    drop(s);
+    return -1;
+}
+
+int sb_snapshot_take(struct sb_conn *c, const struct sb_wire_in *in, struct sb_box *b,
+                     struct sb_failure *f)
+{
+    sb_autofree char *subtree = NULL;
+    if (sb_wire_string(&in->fields, SB_F_SUBTREE, SB_ID_MAX, &subtree) < 0 ||
+        (subtree != NULL && !sb_id_valid(subtree, strlen(subtree))))
+        return sb_failed(f, "InvalidArgument", 0, "subtree", "not the name of a directory");
+    if (b->copied)
+        return sb_failed(f, "Busy", 0, "snapshot", "another snapshot of sandbox %s is being taken",
+                         b->rec.id);
+    struct snapshot *s = new_one(c, in, f);
+    if (s == NULL)
+        return -1;
     int rc = 0;
     if (sb_read_u64(&in->fields, SB_F_TEMPORARY, 0) != 0) {
         s->rec.owned = true;
@@ -482,7 +579,7 @@ int sb_snapshot_take(struct sb_conn *c, const struct sb_wire_in *in, struct sb_b
             watch_maker(s, sb_lift(fcntl(c->pidfd, F_DUPFD_CLOEXEC, 0))) < 0)
             rc = sb_failed(f, "Closed", 0, "owner", "the owner has ended");
     }
-    if (rc == 0 && describe(s, b, f) == 0 && begin(s, b, f) == 0)
+    if (rc == 0 && describe(s, b, f) == 0 && begin(s, b, subtree, f) == 0)
         return 0;
     s->asker = NULL;
     drop(s);
@@ -506,7 +603,7 @@ int sb_snapshot_list(struct sb_conn *c, const struct sb_wire_in *in, struct sb_f
     if (list == NULL)
         return sb_failed(f, NULL, ENOMEM, "list", "memory");
     for (struct snapshot *s = all; s != NULL; s = s->next)
-        if (s->whole && !s->rec.owned)
+        if (s->whole && !s->rec.owned && s->rec.id[0] != '=')
             list[n++] = s;
     qsort(list, n, sizeof *list, by_name);
     for (size_t i = 0; i < n && c->src.fd >= 0; i++) {
@@ -570,7 +667,7 @@ static void load(const char *name)
     sb_autofd int dir =
         openat(sup.snapshots, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct sb_record rec;
-    if (dir < 0 || !sb_id_valid(name, strlen(name)))
+    if (dir < 0 || !name_valid(name, strlen(name)))
         return;
     if (faccessat(dir, "record", F_OK, AT_SYMLINK_NOFOLLOW) < 0) {
         sb_trash_put(sup.snapshots, name); /* was never whole */
@@ -595,6 +692,30 @@ static void load(const char *name)
     s->whole = true;
     s->next = all;
     all = s;
+}
+
+bool sb_snapshot_base(const char *base)
+{
+    if (unsure)
+        return true;
+    for (const struct snapshot *s = all; s != NULL; s = s->next)
+        if (s->rec.base != NULL && strcmp(s->rec.base, base) == 0)
+            return true;
+    return false;
+}
+
+void sb_snapshot_prune_steps(bool (*needed)(const char *step, int64_t created_ms))
+{
+    struct snapshot *next;
+    for (struct snapshot *s = all; s != NULL; s = next) {
+        struct wanted w = {s->rec.id, !s->whole || s->rec.id[0] != '='};
+        next = s->next;
+        if (w.found || needed(s->rec.id, s->rec.created_ms))
+            continue;
+        sb_box_each(look_for_copy, &w);
+        if (!w.found)
+            drop(s);
+    }
 }
 
 void sb_snapshot_start(void)

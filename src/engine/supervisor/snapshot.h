@@ -12,6 +12,8 @@ void sb_snapshot_start(void);
 /* Handlers of requests: 0 answered, or it will be; -1 *f is the answer. */
 int sb_snapshot_take(struct sb_conn *c, const struct sb_wire_in *in, struct sb_box *b,
                      struct sb_failure *f);
+/* A step made of a directory of the host's. */
+int sb_snapshot_import(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f);
 int sb_snapshot_list(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f);
 int sb_snapshot_delete(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f);
 
@@ -26,5 +28,8 @@ void sb_snapshot_conn_gone(const struct sb_conn *c);
 bool sb_snapshot_busy(void); /* one is being made */
 /* Layers that no record names go to the trash. After the end of whatever named some. */
 void sb_snapshot_prune(void);
+/* Drops the steps of builds that are not needed and that no sandbox begins with. */
+void sb_snapshot_prune_steps(bool (*needed)(const char *step, int64_t created_ms));
+bool sb_snapshot_base(const char *base); /* one stands on that directory */
 
 #endif

@@ -32,7 +32,7 @@ struct sb_idmap {
 /* Lives from main() to exit. Descriptors are close-on-exec and numbered above SB_FD_END (birth.h). */
 struct sb_sup {
     enum sb_mode mode;
-    int root, v1, boxes, templates, prepared, layers, snapshots,
+    int root, v1, boxes, templates, prepared, layers, snapshots, named,
         trash;                            /* directories of the state root */
     int null;                             /* /dev/null, read-write */
     int image;                            /* pid 1's program: sealed memfd, read-only */

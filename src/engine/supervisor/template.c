@@ -206,6 +206,9 @@ int sb_template_start(struct sb_failure *f)
     find_trees();
     name_base(sb_base.name, sizeof sb_base.name);
     sb_base.composed = true;
+    if (mkdirat(sup.templates, SB_TEMPLATE_EMPTY, 0755) == 0 &&
+        give(sup.templates, SB_TEMPLATE_EMPTY, 0) < 0)
+        return sb_failed_errno(f, "base template", "the empty one");
     sb_base.dir = sb_lift(openat(sup.templates, sb_base.name, O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (sb_base.dir >= 0)
         return 0;
@@ -274,7 +277,7 @@ int sb_template_open(struct sb_template *t, const char *name, const char *rootfs
         t->dir = open(rootfs, O_PATH | O_DIRECTORY | O_CLOEXEC);
     } else {
         snprintf(t->name, sizeof t->name, "%s", name);
-        t->composed = rootfs == NULL;
+        t->composed = rootfs == NULL && strcmp(name, SB_TEMPLATE_EMPTY) != 0;
         t->dir = openat(sup.templates, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     }
     if (t->dir < 0)

@@ -13,6 +13,9 @@ struct sb_template {
     bool composed; /* with the host's /usr and whatever is not merged into it */
 };
 
+/* The directory of a template of which everything is in layers. */
+#define SB_TEMPLATE_EMPTY "empty"
+
 extern struct sb_template sb_base;
 
 /* Names of the host's top-level directories that the base template shows: "usr" first. */

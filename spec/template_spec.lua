@@ -1,0 +1,268 @@
+-- Named templates: what a build makes of its steps, what it need not do again, and what is there when it fails.
+-- check: one Lua
+-- check: limit 120
+
+local helper = require "spec.helper"
+
+local lfs = require "lfs"
+local sandbar = require "sandbar"
+
+describe("a template", function()
+  helper.guard()
+
+  local sandboxes = helper.open()
+
+  local function build(opts)
+    opts.network = opts.network or "deny"
+    return sandbar.assert(sandboxes.templates:build(opts))
+  end
+
+  local function run(box, line, opts)
+    local r = sandbar.assert(box:exec(line, opts))
+    assert.is_true(r.ok, r.stderr)
+    return r.stdout
+  end
+
+  local function create(name)
+    return sandbar.assert(sandboxes:create_scoped { template = name })
+  end
+
+  local function refused(kind, _, err)
+    assert.equal(kind, err and err.kind, tostring(err))
+    return err
+  end
+
+  local function entries(dir, root)
+    local list = {}
+    for name in lfs.dir((root or helper.root()) .. "/v1/" .. dir) do
+      if not name:match("^%.%.?$") then
+        list[#list + 1] = name
+      end
+    end
+    return list
+  end
+
+  local function cached(built)
+    local out = {}
+    for i, step in ipairs(built.steps) do
+      out[i] = step.cached and "=" or "-"
+    end
+    return table.concat(out)
+  end
+
+  -- Nobody has to wait a day for these.
+  local function forget()
+    for _, t in ipairs(sandbar.assert(sandboxes.templates:list())) do
+      sandbar.assert(sandboxes.templates:delete(t.name))
+    end
+  end
+
+  it("has the files, environment, directory and user of its steps; the host's files go in", function()
+    local dir = helper.dir()
+    helper.sh("mkdir %s/d && echo one > %s/d/one && chmod 751 %s/d && ln -s one %s/d/link", dir, dir, dir, dir)
+    local log, steps = {}, {}
+    build {
+      name = "whole", steps = {
+        { env = { GREETING = "good day", EMPTY = "" } },
+        { workdir = "/tmp/app" },
+        { run = "echo $GREETING > greeting; echo told; pwd" },
+        { copy = dir .. "/d", to = "data" },
+        { run = { "sh", "-c", "cat \"$1\" > /var/tmp/two", "sh", "data/link" } },
+        { user = "user" },
+      },
+      on_progress = function(event)
+        if event.event == "output" then
+          log[#log + 1] = event.data
+        elseif event.event == "done" then
+          steps[#steps + 1] = event.kind
+        end
+      end,
+    }
+    assert.equal("told\n/tmp/app\n", table.concat(log))
+    assert.same({ "env", "workdir", "run", "copy", "run", "user" }, steps)
+    local box = create "whole"
+    assert.equal("whole", box.template)
+    assert.equal("/tmp/app\nuser\n[good day][]\ngood day\none\none\n751\none\n", run(box,
+      "pwd; id -un; echo \"[$GREETING][$EMPTY]\"; cat greeting data/one data/link; stat -c %a data; cat /var/tmp/two"))
+    local other = sandbar.assert(sandboxes:create_scoped { template = "whole", cwd = "/", env = { GREETING = "mine" } })
+    assert.equal("/ mine\n", run(other, "echo $PWD $GREETING"))
+    local t = sandbar.assert(sandboxes.templates:list())
+    assert.equal(1, #t)
+    assert.same({ "whole", "user", "/tmp/app" }, { t[1].name, t[1].user, t[1].cwd })
+    box:close()
+    other:close()
+    forget()
+  end)
+
+  it("is built again from the first step on that has changed, be it in its text or in its input", function()
+    local dir = helper.dir()
+    local function steps(second)
+      helper.write_file(dir .. "/in", second)
+      return { { run = "echo 1 > /tmp/1" }, { copy = dir .. "/in", to = "/tmp/in" }, { env = { A = "b" } },
+        { run = "cat /tmp/in /tmp/1 > /tmp/all" } }
+    end
+    local first = build { name = "again", steps = steps "x" }
+    assert.equal("----", cached(first))
+    assert.equal("==-=", cached(build { name = "again", steps = steps "x" }))
+    local second = build { name = "again", steps = steps "y" }
+    assert.equal("=---", cached(second))
+    assert.not_equal(first.digest, second.digest)
+    assert.equal("==-=", cached(build { name = "another", steps = steps "x" }), "what was made is found again")
+    assert.equal("----", cached(build { name = "another", steps = steps "x", cache = false }))
+    local box = create "again"
+    assert.equal("y1\n", run(box, "cat /tmp/all"))
+    box:close()
+    forget()
+  end)
+
+  it("that is replaced stays for the sandboxes made from it, and cannot be deleted while there are some", function()
+    build { name = "moving", steps = { { run = "echo old > /tmp/which" } } }
+    local old = create "moving"
+    build { name = "moving", steps = { { run = "echo new > /tmp/which" } } }
+    local new = create "moving"
+    assert.equal("old\n", run(old, "cat /tmp/which"))
+    assert.equal("new\n", run(new, "cat /tmp/which"))
+    sandbar.assert(old:pause { keep = "disk" })
+    sandbar.assert(old:resume())
+    assert.equal("old\n", run(old, "cat /tmp/which"))
+    refused("Busy", sandboxes.templates:delete "moving")
+    new:close()
+    refused("Busy", sandboxes.templates:delete "moving")
+    old:close()
+    sandbar.assert(sandboxes.templates:delete "moving")
+    refused("NotFound", sandboxes.templates:delete "moving")
+    refused("NotFound", sandboxes:create { template = "moving" })
+  end)
+
+  it("can begin with another one, which can go then, or with a directory, which can change then", function()
+    local dir = helper.dir()
+    helper.shell(([[
+      cd %s && mkdir -p bin etc home/user && chmod 755 .
+      echo 'root:x:0:0::/:/bin/sh' > etc/passwd; echo 'user:x:1000:1000::/home/user:/bin/sh' >> etc/passwd
+      printf 'root:x:0:\nuser:x:1000:\n' > etc/group; echo small > etc/system
+      for p in sh cat ls; do
+        cp "$(command -v $p)" bin/
+        ldd "$(command -v $p)" | grep -o '/[^ ]*' | while read -r l; do mkdir -p ".$(dirname "$l")"; cp -n "$l" ".$l"; done
+      done]]):format(helper.quote(dir)))
+    build { name = "small", from = dir, steps = { { env = { OF = "small" } }, { workdir = "/etc" } } }
+    helper.write_file(dir .. "/etc/system", "changed\n")
+    build { name = "smaller", from = "small", steps = { { run = "echo mine > mine" } } }
+    sandbar.assert(sandboxes.templates:delete "small")
+    local box = create "smaller"
+    assert.equal("small\nmine\nsmall /etc\n", run(box, "cat system mine; echo $OF $PWD"))
+    assert.is_nil(run(box, "ls /"):find("usr/bin", 1, true))
+    local built = build { name = "small", from = dir, steps = {} }
+    assert.not_equal(sandbar.assert(sandboxes.templates:list())[2].digest, built.digest)
+    box:close()
+    forget()
+  end)
+
+  it("has its start command running and ready when create returns", function()
+    build { name = "serving", steps = {
+      { run = "echo run > /tmp/how" },
+      { start = "cat /tmp/how > /tmp/started; exec sleep 1000" },
+      { ready = "test -s /tmp/started", timeout = 30 },
+    } }
+    for _, scoped in ipairs { true, false } do
+      local box = scoped and create "serving" or sandbar.assert(sandboxes:create { template = "serving" })
+      assert.equal("run\n", run(box, "cat /tmp/started"))
+      assert.equal(scoped, box.owned)
+      assert.equal(scoped, sandbar.assert(box:info()).owned)
+      local p = sandbar.assert(box:attach { tag = "sandbar.start" })
+      assert.is_true(sandbar.assert(p:running()))
+      p:close()
+      sandbar.assert(box:destroy())
+    end
+    build { name = "quiet", from = "serving", steps = { { start = false } } }
+    local box = create "quiet"
+    assert.is_nil((box:attach { tag = "sandbar.start" }))
+    box:close()
+    forget()
+  end)
+
+  it("whose start command fails, or is never ready, makes no sandbox and says what it wrote", function()
+    build { name = "failing", steps = { { start = "echo no such database >&2; exit 3" }, { ready = { port = 5432 } } } }
+    local err = refused("StartFailed", sandboxes:create { template = "failing" })
+    assert.is_truthy(err.message:find("exited with 3", 1, true), err.message)
+    assert.is_truthy(err.message:find("no such database", 1, true), err.message)
+    build { name = "slow", steps = { { start = "echo waiting; sleep 1000" }, { ready = "false", timeout = 0.3 } } }
+    err = refused("StartFailed", sandboxes:create_scoped { template = "slow" })
+    assert.is_truthy(err.message:find("waiting", 1, true), err.message)
+    assert.same({}, sandbar.assert(sandboxes:list()))
+    forget()
+  end)
+
+  it("that cannot be built is not there, or stays what it was; what had been done is not done again", function()
+    local good = { run = "echo good > /tmp/which" }
+    local err = refused("CommandFailed", sandboxes.templates:build { name = "broken", network = "deny",
+      steps = { good, { run = "echo why not >&2; exit 9" } } })
+    assert.equal(2, err.step)
+    assert.equal(9, err.result.exit_code)
+    assert.is_truthy(err.message:find("why not", 1, true), err.message)
+    assert.same({}, sandbar.assert(sandboxes.templates:list()))
+    assert.equal("=", cached(build { name = "broken", steps = { good } }))
+    refused("NotFound", sandboxes.templates:build { name = "broken", network = "deny",
+      steps = { { copy = "/no/such/file", to = "/tmp/" } } })
+    refused("NotFound", sandboxes.templates:build { name = "broken", from = "none", network = "deny" })
+    refused("Timeout", sandboxes.templates:build { name = "broken", network = "deny", timeout = 0.3,
+      steps = { { run = "sleep 1000" } } })
+    refused("InvalidArgument", sandboxes.templates:build { name = "base" })
+    refused("InvalidArgument", sandboxes.templates:build { name = "a/b" })
+    assert.is_false(pcall(sandboxes.templates.build, sandboxes.templates, { name = "x", steps = { { ran = "x" } } }))
+    assert.is_false(pcall(sandboxes.templates.build, sandboxes.templates, { name = "x", steps = { { run = "x", user = "x" } } }))
+    local box = create "broken"
+    assert.equal("good\n", run(box, "cat /tmp/which"))
+    box:close()
+    assert.same({}, sandbar.assert(sandboxes:list()))
+    forget()
+  end)
+
+  it("whose build is cancelled leaves nothing", function()
+    local began = false
+    sandbar.run(function()
+      local task = sandbar.spawn(function()
+        return sandboxes.templates:build { name = "cancelled", network = "deny", steps = { { run = "echo go; sleep 1000" } },
+          on_progress = function(event)
+            began = began or event.event == "output"
+          end }
+      end)
+      while not began do
+        sandbar.sleep(0.01)
+      end
+      task:cancel("enough")
+      refused("Cancelled", task:wait())
+    end)
+    assert.same({}, sandbar.assert(sandboxes:list()))
+    assert.same({}, sandbar.assert(sandboxes.templates:list()))
+  end)
+
+  it("whose build was killed is the old one, and nothing is left of the new one", function()
+    local root = helper.dir()
+    local mine = helper.open { root = root, linger = 0 }
+    sandbar.assert(mine.templates:build { name = "kept", network = "deny", steps = { { run = "echo old > /tmp/which" } } })
+    local p = helper.start_lua(([[
+      local sandbar = require "sandbar"
+      sandbar.open({ root = %q, linger = 0 }).templates:build { name = "kept", network = "deny",
+        steps = { { run = "echo new > /tmp/which" }, { run = "echo go; sleep 1000" } },
+        on_progress = function(event)
+          if event.event == "output" then print("go") io.stdout:flush() end
+        end }
+    ]]):format(root))
+    assert.equal("go", p:line())
+    p:signal "KILL"
+    p:wait()
+    assert.is_truthy(helper.eventually(function()
+      return #sandbar.assert(mine:list()) == 0
+    end))
+    local box = sandbar.assert(mine:create_scoped { template = "kept" })
+    assert.equal("old\n", run(box, "cat /tmp/which"))
+    box:close()
+    -- A request that was interrupted between its directory and the rename.
+    helper.sh("mkdir %s/v1/m/.0123456789abcdef", root)
+    assert.is_truthy(helper.eventually(function()
+      sandbar.assert(mine.templates:list())
+      return #entries("m", root) == 1
+    end))
+    sandbar.assert(mine.templates:delete "kept")
+  end)
+end)

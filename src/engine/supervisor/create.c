@@ -84,7 +84,10 @@ static int take_origin(struct sb_record *r, const struct sb_record *from, const 
     if (!sb_record_same_ids(from))
         return sb_failed(f, "Unsupported", 0, "ids",
                          "%s %s was written with other user ids than there are now", what, name);
-    if (copy_text(from->template, &r->template) < 0 || copy_text(from->base, &r->base) < 0 ||
+    /* Without layers it is the base template, as that is now. */
+    bool bare = from->rootfs == NULL && from->layers.len == 0;
+    if (copy_text(from->template, &r->template) < 0 ||
+        copy_text(bare ? sb_base.name : from->base, &r->base) < 0 ||
         copy_text(from->rootfs, &r->rootfs) < 0 || sb_list_copy(&r->layers, &from->layers) < 0)
         return sb_failed(f, NULL, ENOMEM, "create", "memory");
     return 0;

@@ -185,7 +185,7 @@ describe("a template", function()
     local err = refused("StartFailed", sandboxes:create { template = "failing" })
     assert.is_truthy(err.message:find("exited with 3", 1, true), err.message)
     assert.is_truthy(err.message:find("no such database", 1, true), err.message)
-    build { name = "slow", steps = { { start = "echo waiting; sleep 1000" }, { ready = "false", timeout = 0.3 } } }
+    build { name = "slow", steps = { { start = "echo waiting; sleep 1000" }, { ready = "false", timeout = 1 } } }
     err = refused("StartFailed", sandboxes:create_scoped { template = "slow" })
     assert.is_truthy(err.message:find("waiting", 1, true), err.message)
     assert.same({}, sandbar.assert(sandboxes:list()))

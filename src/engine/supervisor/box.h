@@ -56,7 +56,9 @@ struct sb_box {
     bool dying;    /* SIGKILL was sent */
     bool expired;  /* it is being paused because its lifetime has ended */
     bool copied;   /* it stands for a snapshot, or soon will: nothing moves until that is taken */
-    bool freeze_asked; /* to be frozen as soon as pid 1 has greeted this supervisor */
+    bool
+        freeze_asked; /* to be frozen as soon as pid 1 has greeted this supervisor, or been set up */
+    bool stop_asked;  /* to be paused without memory, likewise */
 };
 
 bool sb_id_valid(const char *id, size_t n);

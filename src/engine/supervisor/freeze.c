@@ -34,12 +34,13 @@ int sb_freeze_begin(struct sb_box *b, struct sb_failure *f)
 {
     if (b->rec.state != SB_BOX_RUNNING || b->dying)
         return sb_failed(f, "NotRunning", 0, "pause", "sandbox %s is ending", b->rec.id);
-    if (b->guest.fd >= 0 && !b->greeted && !b->fresh) {
+    if (b->guest.fd < 0)
+        return sb_failed(f, "Busy", 0, "pause", "sandbox %s is starting", b->rec.id);
+    /* Its hello or the answer to its set-up is to come within seconds, else it is killed. */
+    if (!b->greeted || b->step_due_ms != 0) {
         b->freeze_asked = true;
         return 0;
     }
-    if (b->guest.fd < 0 || b->step_due_ms != 0)
-        return sb_failed(f, "Busy", 0, "pause", "sandbox %s is starting", b->rec.id);
     b->rec.epoch++;
     if (send_epoch(b, SB_G_FREEZE, SB_REQ_FREEZE) < 0) {
         b->rec.epoch--;

@@ -126,9 +126,17 @@ void sb_guest_set_up(struct sb_box *b)
 
 static void initialised(struct sb_box *b)
 {
+    struct sb_failure f;
+    bool freeze = b->freeze_asked, stop = b->stop_asked;
     b->step_due_ms = 0;
-    b->fresh = false;
-    sb_box_settle(b, NULL);
+    b->fresh = b->freeze_asked = b->stop_asked = false;
+    if (!freeze && !stop) {
+        sb_box_settle(b, NULL);
+        return;
+    }
+    sb_box_settle_others(b, SB_S_PAUSE, NULL);
+    if ((stop ? sb_life_pause(b, &f) : sb_freeze_begin(b, &f)) < 0)
+        sb_life_not_paused(b, &f);
 }
 
 static void give_leaves(struct sb_box *b, const struct sb_wire_in *in)

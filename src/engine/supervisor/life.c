@@ -238,7 +238,7 @@ void sb_life_ended(struct sb_box *b)
     memset(&b->why, 0, sizeof b->why);
     b->goal = SB_GOAL_NONE;
     b->step_due_ms = 0;
-    b->dying = b->fresh = b->expired = b->freeze_asked = false;
+    b->dying = b->fresh = b->expired = b->freeze_asked = b->stop_asked = false;
     b->rec.deadline_ms = b->rec.ends_ms = 0;
     if (why.kind == NULL)
         sb_failed(&why, "NotRunning", 0, "pid 1", "pid 1 ended");

@@ -390,10 +390,13 @@ static int pause_box(struct sb_conn *c, const struct sb_wire_in *in, struct sb_f
                          b->rec.id);
     if (b->rec.state == SB_BOX_STOPPING || b->rec.state == SB_BOX_FREEZING)
         return wait_for(b, c, in, f);
-    if (b->rec.state == SB_BOX_CREATING)
-        return sb_failed(f, "Busy", 0, "pause", "sandbox %s is starting", b->rec.id);
     if (wait_for(b, c, in, f) < 0)
         return -1;
+    if (b->rec.state == SB_BOX_CREATING) { /* once it runs; the first who asks says how */
+        b->stop_asked = b->stop_asked || (disk && !b->freeze_asked);
+        b->freeze_asked = !b->stop_asked;
+        return 0;
+    }
     if ((disk ? sb_life_pause(b, f) : sb_freeze_begin(b, f)) < 0)
         sb_box_settle(b, f);
     return 0;

@@ -6,6 +6,7 @@ local faults = require "spec.support.faults"
 local helper = require "spec.helper"
 local inside = require "spec.support.inside"
 
+local lfs = require "lfs"
 local sandbar = require "sandbar"
 
 describe("unclean:", function()
@@ -31,18 +32,26 @@ describe("unclean:", function()
     end))
   end
 
-  -- What a record looks like after a restart of the machine: another boot of the host.
-  local function pretend_reboot(id)
-    local path = ("%s/v1/s/%s/record"):format(helper.root(), id)
-    local record = helper.read_file(path)
-    local boot = helper.read_file("/proc/sys/kernel/random/boot_id"):sub(1, 36)
-    local body, found = record:sub(17):gsub(boot:gsub("%-", "%%-"), "01234567-89ab-4def-8123-456789abcdef")
-    assert.is_true(found > 0)
+  local function record_of(id)
+    return ("%s/v1/s/%s/record"):format(helper.root(), id)
+  end
+
+  -- A whole record with this body.
+  local function sealed(head, body)
     local hash = 0xcbf29ce484222325 -- FNV-1a
     for i = 1, #body do
       hash = (hash ~ body:byte(i)) * 0x100000001b3
     end
-    helper.write_file(path, record:sub(1, 12) .. ("<I4"):pack(hash & 0xffffffff) .. body)
+    return head:sub(1, 12) .. ("<I4"):pack(hash & 0xffffffff) .. body
+  end
+
+  -- What a record looks like after a restart of the machine: another boot of the host.
+  local function pretend_reboot(id)
+    local record = helper.read_file(record_of(id))
+    local boot = helper.read_file("/proc/sys/kernel/random/boot_id"):sub(1, 36)
+    local body, found = record:sub(17):gsub(boot:gsub("%-", "%%-"), "01234567-89ab-4def-8123-456789abcdef")
+    assert.is_true(found > 0)
+    helper.write_file(record_of(id), sealed(record, body))
   end
 
   local function check(id, n)
@@ -76,6 +85,83 @@ describe("unclean:", function()
     end
     sandbar.assert(box:destroy())
     box:close()
+  end)
+
+  it("after a restart of the machine a pause with memory is one to the disk, and says why", function()
+    local box = sandbar.assert(sandboxes:create { id = "stood" })
+    sandbar.assert(box.files:write("log", "line\n"))
+    assert.equal("memory", sandbar.assert(box:pause()))
+    local supervisor = inside.supervisor(helper.root())
+    local pids = helper.proc.of_dir(helper.root())
+    faults.let_go(box, sandboxes)
+    pretend_reboot("stood")
+    for pid in pairs(pids) do
+      helper.shell("kill -9 " .. pid .. " 2>/dev/null")
+    end
+    assert.is_truthy(helper.eventually(function() return not helper.proc.alive(supervisor) end))
+    local info = sandbar.assert(sandboxes:info("stood"))
+    assert.same({ "paused", "disk", "host_restarted" }, { info.state, info.kept, info.cause and info.cause.reason })
+    box = check("stood", 1)
+    sandbar.assert(box:destroy())
+    box:close()
+  end)
+
+  it("a record that is damaged anywhere is one sandbox that has failed or lacks something, and no more", function()
+    local box = sandbar.assert(sandboxes:create {
+      id = "whole", labels = { a = "b" }, cwd = "/tmp", env = { A = "1" }, lifetime = 500, on_expiry = "destroy",
+    })
+    sandbar.assert(box.files:write("log", ""))
+    sandbar.assert(box:port(80):expose())
+    sandbar.assert(box:pause { keep = "disk" })
+    local supervisor = inside.supervisor(helper.root())
+    faults.let_go(box, sandboxes)
+    helper.shell("kill -9 " .. supervisor)
+    assert.is_truthy(helper.eventually(function() return not helper.proc.alive(supervisor) end))
+    local record, n = helper.read_file(record_of("whole")), 0
+    local function damaged(text)
+      n = n + 1
+      local dir = ("%s/v1/s/d%d"):format(helper.root(), n)
+      assert(lfs.mkdir(dir))
+      helper.write_file(dir .. "/record", text)
+    end
+    for _, len in ipairs { 1, 8, 15, 16, 17, #record // 2, #record - 1 } do
+      damaged(record:sub(1, len))
+    end
+    damaged(record:sub(1, 16) .. record:sub(17):gsub(".", "\255"))
+    local at, fields = 17, 0
+    while at < #record do -- with a right checksum: as if it had been written like that
+      local len = ("<I4"):unpack(record, at + 4)
+      local before, head, value = record:sub(17, at - 1), record:sub(at, at + 7), record:sub(at + 8, at + 7 + len)
+      local after = record:sub(at + 8 + len)
+      damaged(sealed(record, before .. after))
+      damaged(sealed(record, before .. head .. value:gsub(".", "\255") .. after))
+      damaged(sealed(record, before .. head:sub(1, 4) .. "\255\255\255\255" .. value .. after))
+      damaged(sealed(record, before .. head:sub(1, 4) .. ("<I4"):pack(len + 1) .. value .. "\0" .. after))
+      at, fields = at + 8 + len, fields + 1
+    end
+    assert.is_true(fields > 20)
+    local alive
+    for i = 1, n do
+      local info, err = sandboxes:info("d" .. i)
+      if info then
+        assert.is_true(info.state == "failed" or info.state == "paused", info.state)
+        local woken, why = sandboxes:connect("d" .. i, { resume = true })
+        if woken then
+          woken:close()
+        else
+          faults.typed(why)
+        end
+        sandbar.assert(sandboxes:destroy("d" .. i))
+      else
+        assert.equal("NotFound", err.kind) -- it has no owner any more that it could belong to
+      end
+      alive = alive or inside.supervisor(helper.root())
+    end
+    assert.equal(alive, inside.supervisor(helper.root()))
+    box = check("whole", 0)
+    sandbar.assert(box:destroy())
+    box:close()
+    assert.same({}, sandbar.assert(sandboxes:list()))
   end)
 
   it("a command that runs while its sandbox is destroyed ends with NotFound or NotRunning, soon", function()

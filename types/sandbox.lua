@@ -148,7 +148,7 @@ function Sandbox:set_lifetime(lifetime, options) end
 --- kept is returned: the kind that was asked for, or what a sandbox that is paused already has. Refused, it goes on.
 ---@param options? { keep?: "memory"|"disk", timeout?: sandbar.Timeout } (default "memory")
 ---@return "memory"|"disk"? kept
----@return sandbar.Error? err Busy: it is starting, or its processes did not come to a stand within 3 s; NotRunning,
+---@return sandbar.Error? err Busy: a snapshot is being taken, or its processes did not come to a stand within 3 s; NotRunning,
 ---  NoSpace
 function Sandbox:pause(options) end
 

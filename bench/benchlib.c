@@ -170,12 +170,35 @@ static int l_fetch(lua_State *L)
     return 2;
 }
 
-/* start{...} -> pid, for peers that run beside us; stop(pid[, signal]). */
+/* pin(pid, processor): that process (0: this thread) runs there and nowhere else. */
+static int l_pin(lua_State *L)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)luaL_checkinteger(L, 2), &set);
+    if (sched_setaffinity((pid_t)luaL_checkinteger(L, 1), sizeof set, &set) != 0)
+        return luaL_error(L, "sched_setaffinity: %s", strerror(errno));
+    return 0;
+}
+
+/* unpin(): this thread and its children run anywhere again. */
+static int l_unpin(lua_State *L)
+{
+    cpu_set_t set;
+    memset(&set, 0xff, sizeof set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0)
+        return luaL_error(L, "sched_setaffinity: %s", strerror(errno));
+    return 0;
+}
+
+/* start{...} -> pid, for peers that run beside us; stop(pid[, signal]). With session = true in a session of its own,
+ * as whatever runs in a sandbox: where the kernel groups by sessions, its scheduler prefers the caller's. */
 static int l_start(lua_State *L)
 {
     char *argv[16];
-    int n = 0;
+    int n = 0, failed;
     pid_t pid;
+    posix_spawnattr_t attr;
     luaL_checktype(L, 1, LUA_TTABLE);
     for (; n < 15; n++) {
         lua_rawgeti(L, 1, n + 1);
@@ -184,7 +207,12 @@ static int l_start(lua_State *L)
         argv[n] = (char *)luaL_checkstring(L, -1);
     }
     argv[n] = NULL;
-    if (posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ) != 0)
+    posix_spawnattr_init(&attr);
+    lua_getfield(L, 1, "session");
+    posix_spawnattr_setflags(&attr, (short)(lua_toboolean(L, -1) ? POSIX_SPAWN_SETSID : 0));
+    failed = posix_spawnp(&pid, argv[0], NULL, &attr, argv, environ);
+    posix_spawnattr_destroy(&attr);
+    if (failed != 0)
         return luaL_error(L, "cannot start %s", argv[0]);
     lua_pushinteger(L, pid);
     return 1;
@@ -220,6 +248,8 @@ static const luaL_Reg functions[] = {
     {"umount", l_umount},
     {"sync", l_sync},
     {"start", l_start},
+    {"pin", l_pin},
+    {"unpin", l_unpin},
     {"stop", l_stop},
     {NULL, NULL},
 };

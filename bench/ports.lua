@@ -1,4 +1,22 @@
 -- port:fetch against libcurl straight to the same server on the host's loopback.
+--
+-- Where server and client run decides more than what they do: on one processor an answer of the bare server takes
+-- 25 us, on two 90 to 120, since a virtual one has to be woken. Left to the scheduler that changes from run to run, and
+-- not for both servers alike. So a page is fetched with client and servers on one processor, and with the servers on
+-- another; the bodies in pieces with the servers on another.
+
+-- The process of the sandbox's server as the host sees it.
+local function outer_pid(bench, command)
+  local list = assert(io.popen("pgrep -nf '^" .. command .. "'"))
+  for pid in list:lines() do
+    if bench.read("/proc/" .. pid .. "/cmdline"):find(command, 1, true) == 1 then
+      list:close()
+      return tonumber(pid)
+    end
+  end
+  error("the sandbox's server is not to be seen")
+end
+
 return function(bench)
   local sandbar, lib = bench.sandbar, bench.lib
   local assert = sandbar.assert
@@ -9,19 +27,31 @@ return function(bench)
   local port = box:port(3000)
   assert(port:fetch { path = "/", wait = 10 })
 
-  local pid = lib.start { bench.tools .. "/httpd", "39117" }
+  local pid = lib.start { bench.tools .. "/httpd", "39117", session = true }
   os.execute("sleep 0.2")
   local url = "http://127.0.0.1:39117"
   lib.fetch(url .. "/")
 
-  local times, ratios = bench.interleave(bench.pairs * 5, function()
-    local page = assert(port:fetch { path = "/" })
-    _G.assert(page.status == 200)
-  end, function()
-    return (lib.fetch(url .. "/"))
-  end)
-  bench.row("port:fetch of a small page / libcurl, host", ("%.0f us"):format(times[1] * 1e6),
-    ("%.0f us"):format(times[2] * 1e6), ratios[2], "<= 1.3")
+  local inner = outer_pid(bench, "/home/user/httpd")
+  local times, ratios
+  lib.pin(0, 0)
+  for processor = 0, 1 do
+    local where = processor == 0 and "one processor" or "two processors"
+    if processor == 1 and not bench.read("/sys/devices/system/cpu/cpu1/topology/core_id") then
+      bench.skip("port:fetch of a small page, " .. where, "there is one")
+    else
+      lib.pin(pid, processor)
+      lib.pin(inner, processor)
+      times, ratios = bench.interleave(bench.pairs * 5, function()
+        local page = assert(port:fetch { path = "/" })
+        _G.assert(page.status == 200)
+      end, function()
+        return (lib.fetch(url .. "/"))
+      end)
+      bench.row("port:fetch of a small page / libcurl, " .. where, ("%.0f us"):format(times[1] * 1e6),
+        ("%.0f us"):format(times[2] * 1e6), ratios[2], "<= 1.3")
+    end
+  end
 
   local bytes = 32 << 20
   local path = "/big/" .. bytes
@@ -63,6 +93,7 @@ return function(bench)
     _G.assert(#page.body == bytes)
   end)
   bench.row("... whole / libcurl, host + a copy", bench.rate(bytes, times[2]), bench.rate(bytes, times[1]), ratios[2], ">= 0.8")
+  lib.unpin()
   lib.stop(pid)
   server:kill { signal = "KILL" }
   box:destroy()

@@ -172,6 +172,51 @@ s = socket.socket(); s.bind(("127.0.0.1", 3300)); s.listen(); time.sleep(600)]]
     end)
   end)
 
+  -- A main program's plain request takes a shorter way than one inside of a task.
+  it("answers a main program as it answers a task", function()
+    with_box(function(box)
+      serve(box, 3000)
+      local port = box:port(3000)
+      sandbar.assert(port:fetch { wait = 10 })
+      local function told(...)
+        local ok, r, err = sandbar.pcall(...) -- on 5.1 a wait cannot leave the plain one
+        if not ok then
+          return { raised = r:gsub(":%d+:", ":N:") }
+        end
+        local body = r and r.body
+        return r and { status = r.status, reason = r.reason, twice = r.headers:all("x-twice"),
+          body = type(body) == "string" and body or body:read("a") }
+          or { kind = err.kind, message = err.message, op = err.op }
+      end
+      local function ask(request)
+        return told(function()
+          local r, err = port:fetch(request)
+          return r, err
+        end)
+      end
+      local requests = {
+        {}, { path = "/a?b" }, { method = "HEAD" }, { method = "DELETE", path = "/d" }, { path = "/status/404" },
+        { stream = true }, { stream = false, max_body = 100 }, { max_body = 3 }, { max_body = 0 / 0 },
+        { max_body = -1 },
+        { path = "" }, { path = "a" }, { path = "/a b" }, { path = "/a\0" }, { path = "/a\r\n" }, { path = 1 },
+        { method = "G T" }, { method = "" }, { method = 1 }, { stream = 1 }, { pth = "/" }, { ["path\0"] = "/" },
+        { "/" },
+        { headers = { Authorization = "x" } }, { method = "POST", body = "b" }, { timeout = 5 }, "/",
+        setmetatable({}, { __index = { path = "/inherited" } }),
+      }
+      for i = 0, #requests do
+        local request = requests[i]
+        local plain, inside_task = ask(request), nil
+        sandbar.run(function()
+          inside_task = ask(request)
+        end)
+        assert.same(inside_task, plain, "request " .. i)
+      end
+      assert.equal("GET /inherited ", ask(requests[#requests]).body)
+      assert.equal("LimitExceeded", ask({ max_body = 3 }).kind)
+    end)
+  end)
+
   it("streams the body as it comes", function()
     with_box(function(box)
       serve(box, 3000)

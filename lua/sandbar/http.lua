@@ -217,14 +217,31 @@ end
 
 --- The answer of an operation that has ended, nil when it has failed.
 function http.answer(op)
-  local status, reason, headers, body, object = native.answer(op)
-  if not status then
-    return nil
-  end
+  local answer, object = native.answer(op, Headers)
   if object then
-    body = stream.output("body", { native = object, mode = "pipe" })
+    answer.body = stream.output("body", { native = object, mode = "pipe" })
   end
-  return { status = status, reason = reason, headers = setmetatable(headers, Headers), body = body }
+  return answer
+end
+
+--- A request and its answer, in few steps: of a main program without tasks, with nothing set that needs a closer
+--- look or has a time. True and what http.request() answers; false when it is not that, and nothing was sent.
+function http.plain(port, request, opname)
+  local host = wait.alone()
+  local op = host and port:ask(request, MAX_BODY)
+  if not op then
+    return false
+  end
+  local done, err = wait.finish(op, nil, opname, false, host)
+  if not done then
+    return true, nil, err
+  end
+  local answer = http.answer(op)
+  if not answer then
+    answer, err = wait.outcome(op, err, opname)
+    return true, answer, err
+  end
+  return true, answer
 end
 
 -- Writes a body that comes in pieces. True when it is out or nobody wants the rest; nil and why not.
@@ -304,13 +321,13 @@ function http.websocket(port, path, headers, max_message, patience)
   return port:websocket(path, lines, max_message, patience)
 end
 
---- What that operation has ended with, nil when it has failed: status, reason, headers, and `native` if it is open.
+--- What that operation has ended with, nil when it has failed: an answer, with `native` if it is open.
 function http.answer_of_websocket(op)
-  local status, reason, headers, _, object = native.answer(op)
-  if not status then
-    return nil
+  local answer, object = native.answer(op, Headers)
+  if answer then
+    answer.native = object
   end
-  return { status = status, reason = reason, headers = setmetatable(headers, Headers), native = object }
+  return answer
 end
 
 http.message, http.is_text = native.message, native.is_text

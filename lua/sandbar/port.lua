@@ -23,14 +23,20 @@ end
 
 local TIMEOUT, timeout_of = check.TIMEOUT, check.timeout
 
+local function kept_port(state)
+  local to = state._link
+  local kept = to.ports and to.ports[state.number]
+  return kept and kept.box == to.box and kept.box:open_() and kept.object or nil
+end
+
 -- The HTTP module and its port object for the sandbox's present run; one is shared by all handles of a
 -- number, so that connections are used again, and never outlives the run.
 local function http_port(state, op, timeout)
-  local to = state._link
-  local kept = to.ports and to.ports[state.number]
-  if kept and kept.box == to.box and kept.box:open_() then
-    return http, kept.object
+  local kept = kept_port(state)
+  if kept then
+    return http, kept
   end
+  local to = state._link
   local box, err = to:native(timeout, op)
   if not box then
     return nil, errors.from(err, op)
@@ -72,6 +78,13 @@ local FETCH = {
 
 function methods:fetch(request)
   local state = core.state(self, class)
+  local kept = kept_port(state)
+  if kept then
+    local done, answer, err = http.plain(kept, request, "fetch")
+    if done then
+      return answer, err
+    end
+  end
   request = check.options("fetch", 1, request, FETCH)
   local timeout, err = timeout_of(request, "fetch")
   if err then

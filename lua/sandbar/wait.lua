@@ -177,10 +177,16 @@ local function of_op(op)
   return setmetatable({ op = op }, Operation)
 end
 
--- suspend() for an operation. A main program without tasks has nothing to schedule and waits in C.
-local function suspend_for(op, timeout, opname, must_park)
+--- The host, when there is nothing but a main program that may wait; else nil.
+function wait.alone()
   local host = host_of.current()
-  if timeout == 0 or not host.alone or not host.alone() then
+  return host.alone and host.alone() and host or nil
+end
+
+-- suspend() for an operation. A main program without tasks has nothing to schedule and waits in C.
+local function suspend_for(op, timeout, opname, must_park, alone)
+  local host = alone or host_of.current()
+  if timeout == 0 or not alone and not (host.alone and host.alone()) then
     local source = of_op(op)
     source.must_park = must_park
     return suspend(source, timeout, opname)
@@ -227,8 +233,8 @@ end
 
 --- Waits until an operation has ended: true, and the error of a wait that ended early; or nil and an error.
 --- A wait that ends early cancels the operation and waits for its end, which comes soon. With `must_park` the others
---- get a turn even if it has ended by now.
-function wait.finish(op, timeout, opname, must_park)
+--- get a turn even if it has ended by now. `alone`: what wait.alone() has just answered.
+function wait.finish(op, timeout, opname, must_park, alone)
   local limit = timeout
   if timeout then
     local bad
@@ -238,7 +244,7 @@ function wait.finish(op, timeout, opname, must_park)
       return nil, bad
     end
   end
-  local done, early, refused = suspend_for(op, limit, opname, must_park)
+  local done, early, refused = suspend_for(op, limit, opname, must_park, alone)
   if done or not refused and op:done() then
     return true, early
   end

@@ -111,22 +111,33 @@ static void push_head(lua_State *L, const char *at, size_t len)
     }
 }
 
-/* answer(op) -> status, reason, headers, bytes [, object]; nothing when it has failed */
+/* answer(op, metatable of headers) -> { status, reason, headers, body } [, object: the body]; nothing when it
+ * has failed. Of the operation nothing is left. */
 static int answer(lua_State *L)
 {
+    luaL_checktype(L, 2, LUA_TTABLE);
     struct sb_result *r = sb_lua_op_result(L, 1);
     if (r == NULL)
         return 0;
-    lua_settop(L, 1);
+    lua_settop(L, 2);
+    lua_createtable(L, 0, 4);
     lua_pushinteger(L, (lua_Integer)r->number);
+    lua_setfield(L, 3, "status");
     push_head(L, (const char *)r->bytes2, r->bytes2 != NULL ? r->bytes2_len : 0);
-    lua_pushlstring(L, (const char *)r->bytes, r->bytes != NULL ? r->bytes_len : 0);
-    free(r->bytes);
-    r->bytes = NULL;
-    if (r->object != NULL) /* a body: its pieces become strings one by one */
+    lua_pushvalue(L, 2);
+    lua_setmetatable(L, -2);
+    lua_setfield(L, 3, "headers");
+    lua_setfield(L, 3, "reason");
+    if (r->object != NULL) { /* a body: its pieces become strings one by one */
         sb_large_keep_heap();
-    sb_lua_push_object(L, &r->object);
-    return 5;
+        sb_lua_push_object(L, &r->object);
+    } else {
+        lua_pushlstring(L, (const char *)r->bytes, r->bytes != NULL ? r->bytes_len : 0);
+        lua_setfield(L, 3, "body");
+        lua_pushnil(L);
+    }
+    sb_lua_op_over(L, 1);
+    return 2;
 }
 
 /* Pushes the object, or nil and the error. */
@@ -195,6 +206,76 @@ static const struct sb_slice *check_lines(lua_State *L, int arg, size_t *count)
         lua_pop(L, 1);
     }
     return lines;
+}
+
+/* What a plain request may hold. */
+enum { ASK_METHOD, ASK_PATH, ASK_STREAM, ASK_MAX_BODY, ASK_FIELDS };
+
+/* A field that only has to be copied: 1. Everything else is Lua's to check. */
+static int take_field(lua_State *L, struct sb_request *request)
+{
+    static const char *const names[ASK_FIELDS] = {"method", "path", "stream", "max_body"};
+    static const int types[ASK_FIELDS] = {LUA_TSTRING, LUA_TSTRING, LUA_TBOOLEAN, LUA_TNUMBER};
+    int at = 0;
+    size_t len;
+    if (lua_type(L, -2) != LUA_TSTRING)
+        return 0;
+    const char *name = lua_tolstring(L, -2, &len);
+    while (at < ASK_FIELDS && (strlen(names[at]) != len || memcmp(name, names[at], len) != 0))
+        at++;
+    if (at == ASK_FIELDS || lua_type(L, -1) != types[at])
+        return 0;
+    struct sb_slice *slice = at == ASK_METHOD ? &request->method : &request->target;
+    switch (at) {
+    case ASK_STREAM:
+        request->stream = lua_toboolean(L, -1);
+        return 1;
+    case ASK_MAX_BODY: {
+        lua_Number most = lua_tonumber(L, -1);
+        request->max_body = most >= 0 && most < 9e15 ? (size_t)most : 0;
+        return most >= 0 && most < 9e15;
+    }
+    default:
+        slice->data = lua_tolstring(L, -1, &slice->len);
+        return 1;
+    }
+}
+
+/* The path is one of the port's own, as port.lua has it. */
+static int is_relative(const struct sb_slice *path)
+{
+    if (path->len == 0 || path->data[0] != '/')
+        return 0;
+    for (size_t i = 0; i < path->len; i++)
+        if (path->data[i] == '\0' || path->data[i] == '\r' || path->data[i] == '\n' ||
+            path->data[i] == ' ')
+            return 0;
+    return 1;
+}
+
+/* port:ask(request | nil, max_body) -> op, or nothing: the request is not plain. A plain one has no header lines,
+ * no body and no times; whatever is not as it has to be is for those who can say so. */
+static int port_ask(lua_State *L)
+{
+    struct sb_port *port = sb_lua_check_object(L, 1, &sb_port_type);
+    struct sb_request request = {.method = {"GET", 3}, .target = {"/", 1}};
+    request.max_body = (size_t)luaL_checknumber(L, 3);
+    lua_settop(L, 3);
+    if (!lua_isnil(L, 2)) {
+        if (!lua_istable(L, 2) || lua_getmetatable(L, 2))
+            return 0;
+        for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1)) /* the table holds the strings */
+            if (!take_field(L, &request))
+                return 0;
+    }
+    if (!is_relative(&request.target))
+        return 0;
+    if (sb_lua_forked(L, port))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_fetch(port, mailbox, &request);
+    return sb_lua_op_made(L, op);
 }
 
 /* port:fetch(method, target, lines, body | upload | nil, stream, max_body, wait) -> op */
@@ -267,8 +348,9 @@ static int port_close(lua_State *L)
 }
 
 static const luaL_Reg port_methods[] = {
-    {"fetch", port_fetch},       {"websocket", port_websocket}, {"wait", port_wait},
-    {"upstream", port_upstream}, {"close", port_close},         {NULL, NULL},
+    {"fetch", port_fetch}, {"ask", port_ask},           {"websocket", port_websocket},
+    {"wait", port_wait},   {"upstream", port_upstream}, {"close", port_close},
+    {NULL, NULL},
 };
 static const char *const port_plain[] = {"upstream", "close", NULL};
 static const struct sb_lua_class port_class = {

@@ -37,6 +37,11 @@ int sb_lua_op_made(lua_State *L, struct sb_op **slot);
  * with the operation. NULL: it has failed, or not ended, or its result was taken before. */
 struct sb_result *sb_lua_op_result(lua_State *L, int arg);
 
+/* Nobody will look at the operation at `arg` again, which has ended and whose result was taken: it goes now,
+ * not with the next cycle of the collector, which has nothing to finalize then. What is left is userdata
+ * without a class. */
+void sb_lua_op_over(lua_State *L, int arg);
+
 /* The state's one mailbox, renewed when the process has forked. Not a new reference. */
 struct sb_mailbox *sb_lua_mailbox(lua_State *L);
 
@@ -103,7 +108,7 @@ unsigned char *sb_lua_pack_fields(lua_State *L, int i, size_t *len);
 /* clang-format off */
 #define SB_LUA_API_FUNCTIONS(X)                                                                    \
     X(sb_lua_push_error) X(sb_lua_new_op) X(sb_lua_op_made) X(sb_lua_op_result)                    \
-    X(sb_lua_mailbox) X(sb_lua_forked)                                                             \
+    X(sb_lua_op_over) X(sb_lua_mailbox) X(sb_lua_forked)                                           \
     X(sb_lua_register) X(sb_lua_push_object) X(sb_lua_push_ref) X(sb_lua_check_object)             \
     X(sb_lua_test_object) X(sb_lua_push_release) X(sb_lua_check_release) X(sb_lua_tobytes)         \
     X(sb_lua_check_bytes) X(sb_lua_new_scratch)

@@ -276,6 +276,15 @@ struct sb_result *sb_lua_op_result(lua_State *L, int arg)
     return sb_op_result(o->op);
 }
 
+void sb_lua_op_over(lua_State *L, int arg)
+{
+    struct lua_op *o = check_at(L, arg);
+    sb_op_unref(o->op);
+    o->op = NULL;
+    lua_pushnil(L);
+    lua_setmetatable(L, arg);
+}
+
 static int op_bytes(lua_State *L)
 {
     struct lua_op *o = check(L);

@@ -19,7 +19,7 @@
 #include "stream.h"
 
 #define SB_API_KEY "sandbar.core.api"
-#define SB_API_VERSION 2
+#define SB_API_VERSION 3
 
 /* clang-format off */
 #define SB_API_FUNCTIONS(X)                                                                        \
@@ -113,6 +113,7 @@ extern const struct sb_core_api *sb_api; /* the client's own, set when it is ope
 #define sb_lua_new_op sb_api->lua->sb_lua_new_op
 #define sb_lua_op_made sb_api->lua->sb_lua_op_made
 #define sb_lua_op_result sb_api->lua->sb_lua_op_result
+#define sb_lua_op_over sb_api->lua->sb_lua_op_over
 #define sb_lua_mailbox sb_api->lua->sb_lua_mailbox
 #define sb_lua_forked sb_api->lua->sb_lua_forked
 #define sb_lua_register sb_api->lua->sb_lua_register

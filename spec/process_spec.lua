@@ -497,6 +497,24 @@ describe("processes", function()
     end)
   end)
 
+  it("keeps a spool of its output, on every Lua", function() -- more of it: spool_spec.lua
+    with_box(function(box)
+      local p = sandbar.assert(box:start("seq 1 20000; echo end", { stdout = "spool", stderr = "stdout" }))
+      assert.equal("1", p.stdout:read("l", { timeout = 20 }))
+      local n, last = 1, nil
+      for line in p.stdout:lines("l", { timeout = 20 }) do
+        n, last = n + 1, line
+      end
+      assert.same({ 20001, "end" }, { n, last })
+      local at = 70001
+      for fd, data, offset in sandbar.assert(box:attach(p.pid, { from = at })):output { timeout = 20 } do
+        assert.same({ 1, at }, { fd, offset })
+        at = at + #data
+      end
+      assert.equal(108894 + 4, at)
+    end)
+  end)
+
   it("shows itself readably", function()
     with_box(function(box)
       local p = sandbar.assert(box:start({ "sleep", "30" }))

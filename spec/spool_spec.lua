@@ -1,4 +1,5 @@
 -- Output that is kept ("spool"): any number of readers, from any offset, also in other programs.
+-- check: only 5.4
 -- check: no asan
 
 local helper = require "spec.helper"
@@ -196,6 +197,8 @@ describe("kept output", function()
       local q = sandbar.assert(box:attach(p.pid))
       assert.equal("out", read(q.stdout, "l"))
       assert.equal("Busy", kind_of(read(q.stderr, "l", 0.05)))
+      local fd, data, offset = sandbar.assert(box:attach(p.pid)):output({ timeout = 20 }):next()
+      assert.same({ 1, "out\n", 0 }, { fd, data, offset })
       q:close()
       q = nil -- luacheck: ignore
       collectgarbage()

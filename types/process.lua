@@ -13,7 +13,8 @@
 local Process = {}
 
 --- An iterator of fd, data, offset over both streams as output arrives. Offsets in a spool are absolute, others count what
---- this handle's output() has given. In a `for` a failure raises; `:next()` returns nil, err.
+--- this handle's output() has given. Where only one of both is a spool and the other is read elsewhere, that one is left out.
+--- In a `for` a failure raises; `:next()` returns nil, err.
 ---@param options? { timeout?: sandbar.Timeout }
 ---@return fun(): (1|2)?, string?, integer?
 function Process:output(options) end

@@ -125,6 +125,12 @@ local function output_stop(it)
   end
 end
 
+-- Is this output another handle's to read, while we have one that anybody may read?
+local function left_out(state, err, handles)
+  local other = handles[3 - state._fd]
+  return err.kind == "Busy" and not state._reader and not state._kept and other and stream.state(other)._kept
+end
+
 -- for fd, data, offset in ...: `handles` are Outputs; fd is 1 for the first and 2 for the second.
 function merge.both(handles, timeout)
   local it = { timeout = timeout }
@@ -132,12 +138,13 @@ function merge.both(handles, timeout)
     if handles[fd] then
       local state = stream.state(handles[fd])
       if state._mode ~= "ignore" then
+        state._fd = fd
         local ok, err = stream.ready(state, timeout)
-        if not ok then
+        if ok then
+          it[#it + 1] = state
+        elseif not left_out(state, err, handles) then
           return iterator.failed(err)
         end
-        state._fd = fd
-        it[#it + 1] = state
       end
     end
   end

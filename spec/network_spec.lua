@@ -103,6 +103,9 @@ describe("a network policy", function()
           "head -c 30000000 /dev/urandom >/tmp/sent; exec 3<>/dev/tcp/198.51.100.10/7; cat /tmp/sent >&3 & "
           .. "head -c 30000000 <&3 >/tmp/got; cmp /tmp/sent /tmp/got", { shell = "/bin/bash", timeout = 60 }))
         assert.same({ 0, "", "" }, { r.exit_code, r.stdout, r.stderr })
+        for _, bytes in pairs(assert_ok(box:metrics()).network) do
+          assert.is_true(bytes >= 30000000 and bytes < 30100000, bytes)
+        end
       end)
     end)
 

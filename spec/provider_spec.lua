@@ -261,7 +261,7 @@ local sandbar = require "sandbar"
 
   it("checks a spec clause by clause, before anything is allocated", function()
     for clause, spec in pairs {
-      ["limits.memory"] = { limits = { memory = 1e8 } },
+      ["limits.disk"] = { limits = { disk = 1e8 } },
       ["network.upstream_proxy"] = { network = { allow = {}, upstream_proxy = "http://127.0.0.1:1" } },
       public_ports = { public_ports = true },
     } do
@@ -278,11 +278,11 @@ local sandbar = require "sandbar"
       assert.is_true(found, clause)
     end
     local limits = {}
-    for _, c in ipairs(sandbar.assert(sandboxes:explain { limits = { memory = 1, cpus = 1, files = 64 } }).clauses) do
+    for _, c in ipairs(sandbar.assert(sandboxes:explain { limits = { memory = 1, disk = 1, files = 64 } }).clauses) do
       limits[c.clause] = c.verdict
     end
     assert.equal("refused", limits["limits.memory"])
-    assert.equal("refused", limits["limits.cpus"])
+    assert.equal("refused", limits["limits.disk"])
     assert.equal("enforced", limits["limits.files"])
     for what, spec in pairs {
       id = { id = "-x" },
@@ -459,10 +459,6 @@ local sandbar = require "sandbar"
     sandbar.assert(sandboxes.templates:delete "named")
     refused("Unsupported", "snapshots", sandboxes.snapshots:build {})
     inside.with_box(sandboxes, function(box)
-      for _, name in ipairs { "metrics" } do
-        refused("Unsupported", name, box[name](box))
-        assert.is_nil(tostring(select(2, box[name](box))):find(name .. ": " .. name .. ":", 1, true))
-      end
       refused("InvalidArgument", "keep", box:pause { keep = "nothing" })
     end)
   end)

@@ -26,18 +26,19 @@
 ---  commands, the first that fails ends them. On failure or cancellation, or when the program ends, it is destroyed
 ---@field providers? table<string, table> what one provider needs different
 
---- The local engine refuses memory, cpus, disk, max_commands and wall_time so far: Unsupported.
+--- Of a sandbox as a whole. The local engine: memory and cpus only for root, where there are control groups; disk not in
+--- this version. What cannot be enforced is Unsupported.
 ---@class sandbar.Limits
----@field memory? integer bytes
----@field cpus? number
+---@field memory? integer bytes, at least 4 MiB; without swap
+---@field cpus? number processors, 0.01 to 8192: 0.5 is half of one's time
 ---@field processes? integer (default 1024)
 ---@field disk? integer bytes
 ---@field files? integer open files of a process, at least 16 (default: what the machine allows)
 ---@field max_output? integer bytes of a stream that exec keeps (default 64 MiB)
----@field max_commands? integer
+---@field max_commands? integer that exec and start may start, ever; a pipeline is one
 ---@field max_concurrent_execs? integer commands at the same time, those of exec and start alike, detached ones too (default 64)
 ---@field max_env? integer bytes (default 256 KiB)
----@field wall_time? sandbar.Duration
+---@field wall_time? sandbar.Duration|false how long it may run in all: pauses do not count, nothing adds to it
 
 ---@class sandbar.Info
 ---@field id string
@@ -58,7 +59,8 @@
 ---@field network sandbar.Network
 ---@field ports integer[] the exposed ones
 ---@field denied sandbar.Denied[] what was refused lately, the latest first; 32 at most
----@field cause? { reason: string, message: string? } why it ended
+---@field cause? { reason: string, message: string? } why it ended: "lifetime", "wall_time", "memory", "pid1", ...
+---@field limits? sandbar.Limits those that it has; info() only
 
 --- What may be reached: nothing, everything (TCP and UDP; never the host itself nor link-local addresses), or what
 --- rules allow.

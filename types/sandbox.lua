@@ -46,11 +46,22 @@
 ---@field stderr? string
 ---@field exit_code? integer 128 + n when killed by signal n; absent where ExecTimedOut came before the end was told
 ---@field signal? string "SIGKILL"
----@field reason "exit"|"signal"|"memory"|"limit"|"timeout"
+---@field reason "exit"|"signal"|"memory"|"limit"|"timeout" "memory": the kernel killed it, or a part of it, at limits.memory
 ---@field pid? integer absent where ExecTimedOut came before the start was told
 ---@field truncated boolean
 ---@field dropped integer bytes of both streams that were not kept
 ---@field duration number seconds
+
+--- What could not be found out is nil.
+---@class sandbar.Metrics
+---@field at number when it was taken, in seconds since 1970
+---@field cpu? number seconds of processor time since it was started or resumed from disk
+---@field cpu_percent? number since the sample before, of the series or the same handle: 100 is one processor
+---@field memory? integer bytes: as limits.memory counts them (without files that are only cached); without that limit the sum
+--- over its processes, in which shared pages are counted for each
+---@field disk? integer bytes that its own files take, those of its template and snapshots apart
+---@field processes? integer processes and threads, as limits.processes counts them
+---@field network { sent: integer, received: integer } bytes to and from the outside, lookups of names apart
 
 --- What processes() says of one command.
 ---@class sandbar.ProcessInfo
@@ -131,9 +142,12 @@ function Sandbox:ports(options) end
 ---@return sandbar.Error? err
 function Sandbox:info(options) end
 
----@param options? { timeout?: sandbar.Timeout }
----@return table? metrics
----@return sandbar.Error? err
+--- What it uses now. With `start` or `end` (seconds since 1970) an array of what it used then, the oldest first: the local
+--- engine takes a sample every 5 s from the first time that one is asked for, until nobody has for 10 minutes, and keeps
+--- an hour's; its supervisor's end loses them.
+---@param options? { start?: number, ["end"]?: number, timeout?: sandbar.Timeout }
+---@return sandbar.Metrics|sandbar.Metrics[]|nil metrics
+---@return sandbar.Error? err NotRunning (not of a series)
 function Sandbox:metrics(options) end
 
 --- From now.

@@ -137,6 +137,24 @@ local function denied_of(fields)
   return out
 end
 
+-- The limits it has, where they are told (info() does); those that only callers keep to when they are not the usual.
+local function limits_of(fields)
+  if not fields.limit_processes then
+    return nil
+  end
+  return {
+    memory = fields.limit_memory,
+    cpus = fields.limit_cpu and fields.limit_cpu / 1000,
+    processes = fields.limit_processes,
+    files = fields.limit_files,
+    max_output = fields.limit_output,
+    max_commands = fields.limit_started,
+    max_concurrent_execs = fields.limit_commands,
+    max_env = fields.limit_env,
+    wall_time = seconds(fields.limit_wall_ms),
+  }
+end
+
 -- A sandbox's record as info() and list() give it.
 function record.sandbox(fields)
   local ports = {}
@@ -167,6 +185,7 @@ function record.sandbox(fields)
     ports = ports,
     denied = denied_of(fields),
     cause = cause_of(fields),
+    limits = limits_of(fields),
   }
 end
 

@@ -13,7 +13,7 @@ local own = require "sandbar.own"
 local record = require "sandbar.record"
 
 local attach, files = lazy "sandbar.attach", lazy "sandbar.files"
-local port, start = lazy "sandbar.port", lazy "sandbar.start"
+local metrics, port, start = lazy "sandbar.metrics", lazy "sandbar.port", lazy "sandbar.start"
 local snapshots, values = lazy "sandbar.local.snapshots", lazy "sandbar.local.values"
 
 local sandbox = {}
@@ -172,6 +172,19 @@ function methods:info(opts)
   return seen, err
 end
 
+-- What it uses now; with start or end, what it used.
+function methods:metrics(opts)
+  local state = state_of(self)
+  opts = check.options("metrics", 1, opts, metrics.SCHEMA)
+  local ok, timeout = ready(state, "metrics", opts)
+  if not ok then
+    return nil, timeout
+  end
+  state._sampled = state._sampled or {}
+  local seen, err = metrics.get(state._link.driver, state.id, opts, timeout, state._sampled)
+  return seen, state._link:heard(err)
+end
+
 -- The exposed ones, as an array of numbers.
 function methods:ports(opts)
   local seen, err = info(self, "ports", opts)
@@ -321,20 +334,6 @@ function methods:close(opts)
     state.state = "gone"
   end
   return ok, err
-end
-
--- ---- what comes later, refused by name ----
-
-for name, what in pairs {
-  metrics = "metrics are",
-} do
-  methods[name] = function(self)
-    local state = state_of(self)
-    return nil, errors.new {
-      kind = "Unsupported", op = name, clause = name, id = state.id,
-      message = what .. " not there yet on the local engine",
-    }
-  end
 end
 
 class = core.class("Sandbox", methods, {

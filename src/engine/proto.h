@@ -77,6 +77,9 @@ enum sb_msg_type {
                            rest, which is moved out of there, or (rootfs instead of id) of one of the host's */
     SB_S_SNAPSHOTS, /* -> SB_PART: snapshot, template, created_ms each, in the order of names; then SB_REPLY */
     SB_S_UNSNAPSHOT, /* snapshot -> reply; Busy while a sandbox made from it is there */
+    SB_S_METRICS, /* id -> a sample: ms, and what is known of cpu_us, memory, size (of its disk), count (of processes
+                     and threads), received, sent. With started_ms, ends_ms: SB_PART: a sample each, of those that
+                     were taken between, then SB_REPLY; from the first such request on they are taken */
     SB_S_HANDOVER =
         59, /* version, release -> reply, and soon the end of the connection: whoever carries a newer
                release starts its supervisor in the place of this one. Served without a hello, and the same
@@ -96,13 +99,15 @@ enum sb_msg_type {
     SB_G_INIT =
         64, /* version, boot, user, cwd, env*, epoch, limit_commands, limit_files, allow_setuid, ends_ms,
                        owned, grace_ms (SB_G_LIFE), clone_at (the
-                       one address at which clone3 may find its arguments), leaf*, leaf_fds; fds: leaf
-                       groups as root, none rootless -> reply */
-    SB_G_CONN, /* epoch; fd: one end of a new caller connection. No answer */
-    SB_G_LEAVES =
-        67,    /* leaf* (their numbers), leaf_fds; fds: for each leaf cgroup.procs, cgroup.kill and,
+                       one address at which clone3 may find its arguments), limit_started, started, join,
+                       oom, leaf*, leaf_fds; fds: `join` groups to move into, with `oom` the file in which
+                       the kernel counts whom it kills for memory, leaf groups as root, none rootless ->
+                       reply */
+    SB_G_CONN,  /* epoch; fd: one end of a new caller connection. No answer */
+    SB_G_USAGE, /* -> cpu_us, memory, count, summed up over /proc */
+    SB_G_LEAVES, /* leaf* (their numbers), leaf_fds; fds: for each leaf cgroup.procs, cgroup.kill and,
                        with leaf_fds = 3, its directory. No answer */
-    SB_G_STOP, /* end every command (TERM, then KILL after grace_ms) -> reply; then killed */
+    SB_G_STOP,   /* end every command (TERM, then KILL after grace_ms) -> started; then killed */
     SB_G_LIFE, /* ends_ms (CLOCK_BOOTTIME, 0 none), owned, grace_ms: when pid 1 ends by itself, should no
                   supervisor do it. The same fields are in SB_G_INIT. No answer */
     SB_G_SPARE, /* no fields: its set-up is not to come soon, there is time to prepare. No answer */
@@ -113,8 +118,8 @@ enum sb_msg_type {
                   answer */
     /* pid 1 -> supervisor */
     SB_G_HELLO =
-        80, /* version: the first message of a booted pid 1, and of an adopted one, which adds epoch
-                        and stop (1: it was frozen and has not been thawed) */
+        80, /* version: the first message of a booted pid 1, and of an adopted one, which adds epoch,
+                        started and stop (1: it was frozen and has not been thawed) */
     SB_G_NEED_LEAVES, /* its stock of empty leaf groups runs low; leaf* (those it gives back, empty and
                           of no more use to it). Answered by SB_G_LEAVES */
 
@@ -277,6 +282,11 @@ enum sb_watch_line {
     X(142, RESOLVER, resolver, L) X(143, DENIED, denied, L) X(144, INDEX, index, U) \
     /* kept output */ \
     X(150, FROM, from, U) \
+    /* limits and what is used: cpu in thousandths of a processor; started: commands, ever */ \
+    X(160, JOIN, join, U) X(161, OOM, oom, U) X(162, LIMIT_CPU, limit_cpu, U) \
+    X(163, LIMIT_WALL_MS, limit_wall_ms, U) X(164, LIMIT_STARTED, limit_started, U) \
+    X(165, STARTED, started, U) X(166, CPU_US, cpu_us, U) X(167, MEMORY, memory, U) \
+    X(168, RECEIVED, received, U) X(169, SENT, sent, U) \
     /* templates */ \
     X(170, STEP_KEY, step_key, L) X(171, START, start, L) X(172, READY, ready, L) X(173, DIGEST, digest, B) \
     X(174, SUBTREE, subtree, B) \

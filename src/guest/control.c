@@ -18,6 +18,8 @@ void control_reply(uint32_t req)
 {
     struct sb_packer p;
     answer_begin(&p, SB_REPLY, req);
+    if (guest.limit_started != 0)
+        sb_pack_u64(&p, SB_F_STARTED, guest.started);
     control_send(&p);
 }
 
@@ -57,6 +59,23 @@ static void take_env(const struct sb_reader *fields)
         guest.env[guest.nenv++] = text;
         text += f.len + 1;
     }
+}
+
+/* The groups in which our limits hold: we move in before anything else is here. Without them nothing may run. */
+static void take_limits(struct request *r)
+{
+    unsigned joins = (unsigned)sb_read_u64(&r->fields, SB_F_JOIN, 0), taken = 0;
+    guest.limit_started = sb_read_u64(&r->fields, SB_F_LIMIT_STARTED, 0);
+    guest.started = sb_read_u64(&r->fields, SB_F_STARTED, 0);
+    for (; taken < joins; taken++)
+        if (taken >= r->nfds || sys_write(r->fds[taken], "0", 1) != 1)
+            sys_exit(104);
+        else
+            sys_close(r->fds[taken]);
+    if (sb_read_u64(&r->fields, SB_F_OOM, 0) != 0 && taken < r->nfds)
+        memory_start(r->fds[taken++]);
+    r->nfds -= taken;
+    memmove(r->fds, r->fds + taken, r->nfds * sizeof *r->fds);
 }
 
 static void take_leaves(struct request *r)
@@ -156,6 +175,7 @@ static void take_init(struct request *r)
         guest.cwd = copy_of(&r->fields, SB_F_CWD);
         take_env(&r->fields);
         take_clone_at(&r->fields);
+        take_limits(r);
         if (guest.single && guest.user == NULL && (guest.user = mem_alloc(21)) != NULL)
             str_digits(guest.user, guest.uid);
     }
@@ -249,6 +269,9 @@ static int control_take(void)
     case SB_G_THAW:
         freeze_end((uint32_t)sb_read_u64(&r.fields, SB_F_EPOCH, guest.epoch));
         break;
+    case SB_G_USAGE:
+        usage_answer(r.head.req);
+        break;
     case SB_G_SPARE:
         if (!guest.ready)
             prepare();
@@ -297,6 +320,7 @@ void control_adopt(int fd)
     if (guest.ready) {
         sb_pack_u64(&p, SB_F_EPOCH, guest.epoch);
         sb_pack_u64(&p, SB_F_STOP, guest.frozen != FREEZE_NOT);
+        sb_pack_u64(&p, SB_F_STARTED, guest.started);
     }
     control_send(&p);
 }

@@ -398,6 +398,7 @@ void exec_settle(void)
         return;
     }
     start.p = NULL;
+    guest.started++;
     p->serial = ++serials;
     p->owner = start.conn;
     p->detached = start.w.detached != 0;
@@ -434,6 +435,8 @@ static const char *refusal(const char **kind)
     *kind = "LimitExceeded";
     if (guest.limit_commands != 0 && procs_running >= guest.limit_commands)
         return "as many commands run as this sandbox may have";
+    if (guest.limit_started != 0 && guest.started >= guest.limit_started)
+        return "this sandbox has started as many commands as its limits.max_commands";
     return NULL;
 }
 
@@ -517,6 +520,7 @@ void exec_request(struct request *r)
         l->leaf = &start.p->leaf;
         l->mark = start.p->mark = start.p->leaf.procs < 0 ? tree_mark() : 0;
         start.p->start_ns = sys_clock_ns(CLOCK_BOOTTIME);
+        start.p->memory_before = memory_killed();
         begun = stages_begin(out[1]);
     }
     close_fd(&in[0]);

@@ -46,6 +46,9 @@ struct guest {
     int ready;
     uint32_t epoch;
     uint64_t limit_commands;
+    uint64_t limit_started, started; /* commands that it may start in all, and has; 0: any number */
+    int oom; /* where the kernel counts whom it has killed for memory; -1: memory has no limit */
+    int oom_score;        /* ours, to be changed; -1: it stays */
     uint64_t limit_files; /* of a command's process; ours is the machine's. 0: ours */
     char *user, *cwd;     /* NULL: not given */
     char **env;           /* NULL-terminated, "NAME=value" */
@@ -105,6 +108,15 @@ void control_catch_up(void);
 /* An answer to the supervisor, which gets lost if there is none. */
 void control_send(const struct sb_packer *p);
 void control_reply(uint32_t req);
+
+/* memory.c: what a limit of memory means to commands. */
+void memory_start(int oom);
+uint64_t memory_killed(void); /* how many processes the kernel has killed since the start */
+/* Until `on` is 0 again what we start is killed rather than us. */
+void memory_expose(int on);
+
+/* usage.c */
+void usage_answer(uint32_t req);
 
 /* freeze.c */
 void freeze_begin(uint32_t req, uint32_t epoch, uint64_t grace_ms, int stops);

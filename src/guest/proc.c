@@ -77,7 +77,11 @@ void proc_pack_end(struct sb_packer *a, const struct proc *p)
 {
     int sig = p->status & 127;
     sb_pack_u64(a, SB_F_STATUS, (uint64_t)(unsigned)p->status);
-    sb_pack_str(a, SB_F_REASON, p->limited ? "limit" : sig != 0 ? "signal" : "exit");
+    sb_pack_str(a, SB_F_REASON,
+                p->limited   ? "limit"
+                : p->starved ? "memory"
+                : sig != 0   ? "signal"
+                             : "exit");
     if (sig != 0)
         sb_pack_u64(a, SB_F_SIGNAL, (uint64_t)sig);
     sb_pack_u64(a, SB_F_UTIME_US, (uint64_t)(p->usage.utime.sec * 1000000 + p->usage.utime.usec));
@@ -235,11 +239,20 @@ void proc_ended(struct proc *p)
     control_stop_check();
 }
 
+/* The kernel counts whom it kills for want of memory but does not say whom: a command that ended by a KILL that was not
+ * ours, or whose shell says that a part of it did (128 + 9), while that number grew. */
+static int starved(const struct proc *p)
+{
+    int kill = (p->status & 127) == SIGKILL || p->status == (128 + SIGKILL) << 8;
+    return kill && !p->limited && !p->killed && memory_killed() > p->memory_before;
+}
+
 /* All stages are reaped. Its end is told when what it wrote can be read: a pipe has it then, but of a terminal we
  * pass it on. Not for ever: a reader who waits for the end before he reads gets it, too. */
 static void proc_over(struct proc *p)
 {
     p->limit_at = 0;
+    p->starved = starved(p);
     if (p->term == NULL || term_over(p->term) || p->limited || kill_awaited(p) || guest.stopping) {
         proc_ended(p);
         return;

@@ -36,10 +36,13 @@ struct proc {
     uint32_t held;      /* the request whose answer is held back, 0: none */
     enum held_stage { HELD_NOT, HELD_FRESH, HELD_KEPT } stage; /* see started.c */
     int detached, running, limited, hidden;
-    struct leaf leaf; /* given back once empty */
-    int leafed;       /* had one: its tree is what was in it */
-    uint64_t mark;    /* what tells its tree without one; 0: there is one */
-    int stdin_fd;     /* kept for those who attach, else -1 */
+    int killed;             /* somebody has asked for it */
+    uint64_t memory_before; /* memory_killed() when it began */
+    int starved;            /* it ended because the kernel killed for want of memory */
+    struct leaf leaf;       /* given back once empty */
+    int leafed;             /* had one: its tree is what was in it */
+    uint64_t mark;          /* what tells its tree without one; 0: there is one */
+    int stdin_fd;           /* kept for those who attach, else -1 */
     struct stream out[2];
     struct term *term; /* NULL: it has none */
     struct waiter *waiters;

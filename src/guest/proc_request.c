@@ -88,6 +88,7 @@ static void request_kill(struct request *r, struct proc *p)
     if (grace != 0)
         grace++; /* now is rounded down: never early */
     count = tree_signal(p, (int)sig);
+    p->killed = 1;
     if (sig != SIGKILL && grace == 0)
         tree_signal(p, SIGKILL);
     else if (sig != SIGKILL && (p->kill_at == 0 || now + grace < p->kill_at))
@@ -241,6 +242,7 @@ void proc_request(struct request *r)
         started_tell_held(p);
     switch (r->head.type) {
     case SB_C_SIGNAL:
+        p->killed |= sig == SIGKILL;
         proc_send_count(
             r->conn, r->head.req,
             tree_signal_stages(p, (int)sig, sb_read_u64(&r->fields, SB_F_GROUP, 0) != 0));

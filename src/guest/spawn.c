@@ -284,6 +284,7 @@ int spawn_begin(struct launch *l)
     l->step = STEP_NONE;
     l->error = 0;
     l->inside = 0;
+    memory_expose(1);
     pid = spawn_inside(l);
     if (pid <= 0) {
         starting = 1;
@@ -296,6 +297,7 @@ int spawn_begin(struct launch *l)
 void spawn_end(struct launch *l, int pid)
 {
     int late = await_start(pid), status;
+    memory_expose(0);
     if (late != 0 && l->step == STEP_NONE) {
         l->step = STEP_EXECVE;
         l->error = late;

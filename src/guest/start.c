@@ -78,6 +78,7 @@ __attribute__((used)) _Noreturn void guest_main(void)
 {
     SYS5(__NR_prctl, 4 /* PR_SET_DUMPABLE */, 0, 0, 0, 0);
     guest.control.fd = guest.listener.fd = guest.children.fd = guest.timer.fd = -1;
+    guest.oom = guest.oom_score = -1;
     sys_fcntl(FD_CONTROL, F_SETFD, 1);
     if (loop_start() != 0)
         sys_exit(101);

@@ -10,11 +10,12 @@
 static const char *const names[] = {
     "hello",   "info",     "list",           "destroy",         "lifetime",       "pause",
     "expose",  "advance",  "stats",          "snapshot",        "list_snapshots", "delete_snapshot",
-    "network", "template", "list_templates", "delete_template", "keep",           NULL};
+    "network", "template", "list_templates", "delete_template", "keep",           "metrics",
+    NULL};
 static const uint16_t types[] = {
     SB_S_HELLO,   SB_S_INFO,     SB_S_LIST,      SB_S_DESTROY,    SB_S_LIFETIME,  SB_S_PAUSE,
     SB_S_EXPOSE,  SB_S_ADVANCE,  SB_S_STATS,     SB_S_SNAPSHOT,   SB_S_SNAPSHOTS, SB_S_UNSNAPSHOT,
-    SB_S_NETWORK, SB_S_TEMPLATE, SB_S_TEMPLATES, SB_S_UNTEMPLATE, SB_S_KEEP};
+    SB_S_NETWORK, SB_S_TEMPLATE, SB_S_TEMPLATES, SB_S_UNTEMPLATE, SB_S_KEEP,      SB_S_METRICS};
 
 struct sb_engine *sb_lua_check_engine(lua_State *L, int arg)
 {

@@ -6,6 +6,8 @@ local spec = require "sandbar.local.spec"
 
 local explaining = {}
 
+local LIMITS = { ["limits.memory"] = "limit_memory", ["limits.cpus"] = "limit_cpu" }
+
 -- The capability that a clause of `merged` takes, or nothing.
 local function needed(clause, merged)
   if clause == "allow_setuid" then
@@ -15,6 +17,7 @@ local function needed(clause, merged)
     local opens = policy == "allow" or type(policy) == "table" and next(policy.allow or {}) ~= nil
     return opens and "name_rules"
   end
+  return LIMITS[clause]
 end
 
 -- { ok, clauses } of a merged spec. `claimed()` gives what the machine can do, or nil and an error.

@@ -158,22 +158,46 @@ end)
 
 -- In which field of the request a limit travels; the others cannot be enforced yet.
 local LIMIT_FIELDS = {
+  memory = "limit_memory",
+  max_commands = "limit_started",
   processes = "limit_processes",
   files = "limit_files",
   max_concurrent_execs = "limit_commands",
   max_output = "limit_output",
   max_env = "limit_env",
 }
-local LIMIT_LEAST = { processes = 2 } -- pid 1 is one
+local LIMIT_LEAST = { processes = 2, memory = 4194304 } -- pid 1 is one, with a shell
+local CPUS_LEAST, CPUS_MOST = 0.01, 8192
 local LIMIT_MOST = { max_output = 2 ^ 31 }
 
 local function is_whole(value, least, most)
   return value >= least and value % 1 == 0 and value <= most
 end
 
+clause("limits.cpus", function(s, f)
+  local value = s.limits and s.limits.cpus
+  if value == nil then
+    return nil
+  end
+  if not (value >= CPUS_LEAST and value <= CPUS_MOST) then
+    return invalid("limits.cpus", ("limits.cpus: a number from %g to %d is needed"):format(CPUS_LEAST, CPUS_MOST))
+  end
+  f.limit_cpu = math.floor(value * 1000 + 0.5)
+  return ("%g of a processor's time"):format(value)
+end)
+
+clause("limits.wall_time", function(s, f)
+  local value = s.limits and s.limits.wall_time
+  if not value then
+    return nil
+  end
+  local ms, err = values.check_lifetime(value, "limits.wall_time")
+  f.limit_wall_ms = ms
+  return ms and ("%g s, pauses not counted"):format(ms / 1000), err
+end)
+
 for _, name in ipairs {
-  "cpus", "disk", "files", "max_commands", "max_concurrent_execs", "max_env", "max_output", "memory", "processes",
-  "wall_time",
+  "disk", "files", "max_commands", "max_concurrent_execs", "max_env", "max_output", "memory", "processes",
 } do
   local said, field = "limits." .. name, LIMIT_FIELDS[name]
   clause(said, function(s, f)

@@ -117,16 +117,17 @@ function values.check_env(env, max)
 end
 
 -- A lifetime in milliseconds; what is positive never becomes 0.
-function values.check_lifetime(value)
+function values.check_lifetime(value, what)
+  what = what or "lifetime"
   if value == false then
-    return invalid("lifetime", "lifetime: a sandbox always has one; give a positive time")
+    return invalid(what, what .. ": a sandbox always has one; give a positive time")
   end
-  local seconds, err = duration.parse(value, "lifetime")
+  local seconds, err = duration.parse(value, what)
   if not seconds then
     return nil, err
   end
   if seconds <= 0 or seconds > MAX_LIFETIME then
-    return invalid("lifetime", ("lifetime: %s s is not above 0 and at most %d s"):format(
+    return invalid(what, ("%s: %s s is not above 0 and at most %d s"):format(what,
       tostring(seconds), MAX_LIFETIME))
   end
   return math.max(math.ceil(seconds * 1000), 1)

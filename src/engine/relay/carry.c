@@ -109,6 +109,10 @@ static int copy(struct sb_tcp *c, bool upwards)
         if (mine < 0 || (!upwards && confirm(c, sb_piece, (size_t)n) < 0) ||
             (mine > 0 && sb_tcp_give(to->fd, r, sb_piece, (size_t)mine) < 0))
             return -1;
+        if (upwards)
+            sb_relay_counts->sent += (uint64_t)mine;
+        else
+            sb_relay_counts->received += (uint64_t)n;
     }
     if (*ended && r->len == 0)
         shutdown(to->fd, SHUT_WR);

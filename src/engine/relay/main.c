@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,6 +17,17 @@ static struct sb_inject inject;
 static int policy_taken;
 static struct sb_watch control;
 static unsigned char box[SB_MSG_MAX];
+
+static struct sb_relay_counts uncounted;
+struct sb_relay_counts *sb_relay_counts = &uncounted;
+
+/* A relay carries as well where it cannot count. */
+static void share_counts(void)
+{
+    void *at = mmap(NULL, sizeof uncounted, PROT_READ | PROT_WRITE, MAP_SHARED, SB_RELAY_COUNTS, 0);
+    if (at != MAP_FAILED)
+        sb_relay_counts = at;
+}
 
 const struct sb_policy *sb_relay_policy(void)
 {
@@ -154,6 +166,7 @@ int sb_relay_main(int argc, char **argv)
         sb_watch_add(&control, SB_RELAY_CONTROL, EPOLLIN, control_ready) < 0 ||
         sb_tcp_start() < 0 || sb_udp_start() < 0)
         return 1;
+    share_counts();
     wait_for_policy();
     sb_lock_down(argv[1]);
     sb_watch_run(tick);

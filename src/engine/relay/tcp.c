@@ -147,6 +147,7 @@ static int give_head(struct sb_tcp *c)
     char *head = c->head;
     c->head = NULL;
     int rc = head != NULL ? sb_tcp_give(c->out.fd, &c->up, head, c->head_len) : 0;
+    sb_relay_counts->sent += head != NULL ? c->head_len : 0;
     sb_tcp_wipe(c, head, c->head_len);
     free(head);
     return rc;

@@ -184,6 +184,7 @@ static void flow_ready(struct sb_watch *w, uint32_t events)
             return;
         }
         f->used = sb_watch_now();
+        sb_relay_counts->received += (uint64_t)n;
         answer(&f->ends, datagram, (size_t)n);
     }
 }
@@ -226,6 +227,7 @@ static void pass_on(const struct ends *e, struct flow *f, size_t n)
         return;
     }
     f->used = sb_watch_now();
+    sb_relay_counts->sent += n;
     if (send(f->out.fd, datagram, n, 0) < 0 && errno == ECONNREFUSED) {
         bounce(e, true);
         end_flow(f);

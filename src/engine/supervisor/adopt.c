@@ -57,6 +57,9 @@ static void died(struct sb_box *b, bool rebooted)
     bool paused = rebooted || over || b->rec.state == SB_BOX_PAUSED;
     b->rec.state = paused ? SB_BOX_PAUSED : SB_BOX_FAILED;
     b->rec.kept = SB_KEPT_DISK;
+    if (rebooted)
+        b->rec.run_at_ms = 0; /* of a clock that is no more */
+    sb_life_stands(b);
     b->rec.deadline_ms = b->rec.ends_ms = 0;
     b->rec.range = -1;
     memset(&b->rec.pid1, 0, sizeof b->rec.pid1);
@@ -69,6 +72,7 @@ static bool hold(struct sb_box *b, int pidfd)
     sb_autofd int own = fcntl(pidfd, F_DUPFD_CLOEXEC, SB_FD_END);
     sb_slot_reserve(b->rec.range, true);
     sb_cgroup_open(&b->group, b->rec.group, sb_slot_root(b->rec.range));
+    sb_limits_open(&b->limits, &b->rec, &b->group);
     if (sb_loop_add(&b->proc, pidfd, EPOLLIN, sb_boot_proc_ready) == 0)
         return true;
     /* What cannot be watched must not go on. */

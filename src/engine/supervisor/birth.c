@@ -197,7 +197,7 @@ static int build_root(struct sb_birth *b)
     /* The machine has 3072 terminals for all its sandboxes. */
     static const struct option pts[] = {
         {"gid", "5"}, {"ptmxmode", "0666"}, {"mode", "0620"}, {"max", "256"}, {NULL, NULL}};
-    static const struct option shm[] = {{"mode", "1777"}, {"size", "512m"}, {NULL, NULL}};
+    const struct option shm[] = {{"mode", "1777"}, {"size", b->shm}, {NULL, NULL}};
     const unsigned int quiet = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC;
     long m;
 

@@ -44,6 +44,7 @@ struct sb_birth {
     uint64_t processes; /* limit */
     bool allow_setuid, single;
     const char *hostname;
+    char shm[24]; /* the size of /dev/shm */
     struct sb_note note;
     uint64_t clone_at; /* chosen by sb_birth_start: where pid 1 may have the arguments of clone3 */
     void *filter;      /* the program with that address in it */

@@ -18,7 +18,7 @@
 #include "slot.h"
 #include "spare.h"
 
-enum { HELLO_MS = 5000 };
+enum { HELLO_MS = 5000, SHM_BYTES = 512 << 20 };
 
 /* Puts a descriptor at its fixed number for the next child. */
 static int place(int fd, int number)
@@ -58,6 +58,10 @@ static void fill_birth(struct sb_birth *birth, const struct sb_box *b, const str
         birth->tree[i] = sb_base_tree[i];
     birth->processes = b->rec.limit_processes;
     birth->allow_setuid = b->rec.allow_setuid;
+    /* What lies there is memory that no process's end gives back: some is left for processes. */
+    const uint64_t shm = b->rec.limit_memory / 2;
+    snprintf(birth->shm, sizeof birth->shm, "%llu",
+             (unsigned long long)(shm == 0 || shm > SHM_BYTES ? SHM_BYTES : shm));
     birth->single = sup.mode == SB_MODE_SINGLE;
     memcpy(birth->note.magic, "SBBIRTH1", sizeof birth->note.magic);
     memcpy(birth->note.host_boot, sup.host_boot, sizeof birth->note.host_boot);

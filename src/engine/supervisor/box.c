@@ -8,6 +8,7 @@
 
 #include "conn.h"
 #include "dissolve.h"
+#include "metrics.h"
 #include "slot.h"
 #include "named.h"
 #include "snapshot.h"
@@ -97,6 +98,7 @@ struct sb_box *sb_box_new(const char *id)
     b->rec.range = -1;
     b->guest.fd = b->proc.fd = b->owner.fd = b->freezing.fd = -1;
     b->group.dir = b->record = b->mounts = b->user = -1;
+    b->limits.dir[SB_BOUND_MEMORY] = b->limits.dir[SB_BOUND_CPU] = -1;
     b->net.control.fd = b->net.proc.fd = -1;
     struct sb_box **at = bucket_of(id);
     b->next = *at;
@@ -119,8 +121,10 @@ void sb_box_forget(struct sb_box *b)
     sb_loop_drop(&b->proc);
     sb_loop_drop(&b->owner);
     sb_loop_drop(&b->freezing);
+    sb_metrics_forget(b);
     sb_network_end(b);
     sb_cgroup_remove(&b->group);
+    sb_limits_drop(&b->limits);
     sb_close(&b->record);
     sb_close(&b->user);
     sb_dissolve(b->mounts);
@@ -234,6 +238,7 @@ static void forget_conn(struct sb_box *b, void *arg)
     for (struct sb_waiter *w = b->waiters; w != NULL; w = w->next)
         if (w->conn == arg)
             w->conn = NULL;
+    sb_metrics_conn_gone(b, arg);
 }
 
 void sb_box_conn_gone(struct sb_conn *c)

@@ -4,11 +4,13 @@
 
 #include "birth.h"
 #include "cgroup.h"
+#include "limits.h"
 #include "loop.h"
 #include "network.h"
 #include "record.h"
 
 struct sb_conn;
+struct sb_metrics;
 struct sb_slot;
 
 #define SB_HOSTNAME "sandbox"
@@ -37,14 +39,16 @@ struct sb_box {
     struct sb_source owner;    /* pidfd of the process that owns it */
     struct sb_source freezing; /* its group's events, until all in it stands */
     struct sb_cgroup group;
-    struct sb_birth *birth; /* until pid 1 has said hello */
-    struct sb_list env;     /* only while booting */
-    struct sb_list start;   /* likewise: what its template has started in it (named.h) */
-    uint64_t clone_at;      /* likewise: pid 1's alone, once it has got it */
-    int record;             /* its record's file, likewise; -1 after, and of resumed ones */
-    struct sb_network net;  /* its way to the world, if it has one */
-    int mounts;             /* its mount namespace, from destroy on (dissolve.h); -1 */
-    int user;               /* of a spare, and until its set-up: namespace A; -1 */
+    struct sb_limits limits;
+    struct sb_metrics *metrics; /* NULL: nobody has asked */
+    struct sb_birth *birth;     /* until pid 1 has said hello */
+    struct sb_list env;         /* only while booting */
+    struct sb_list start;       /* likewise: what its template has started in it (named.h) */
+    uint64_t clone_at;          /* likewise: pid 1's alone, once it has got it */
+    int record;                 /* its record's file, likewise; -1 after, and of resumed ones */
+    struct sb_network net;      /* its way to the world, if it has one */
+    int mounts;                 /* its mount namespace, from destroy on (dissolve.h); -1 */
+    int user;                   /* of a spare, and until its set-up: namespace A; -1 */
     struct sb_waiter *waiters;
     enum sb_goal goal;
     int64_t step_due_ms; /* real time limit of hello or stop; 0: none */
@@ -54,6 +58,7 @@ struct sb_box {
     bool unrooted; /* its pid 1 was a spare, and stands on the usual root still (reroot.h) */
     bool greeted;  /* hello has come, on this control socket */
     bool dying;    /* SIGKILL was sent */
+    bool hung_up;  /* its end of the control channel was closed before that */
     bool expired;  /* it is being paused because its lifetime has ended */
     bool copied;   /* it stands for a snapshot, or soon will: nothing moves until that is taken */
     bool
@@ -102,7 +107,7 @@ int sb_boot_keep_env(struct sb_box *b, int dir, struct sb_failure *f);
 void sb_boot_proc_ready(struct sb_source *src, uint32_t events);
 
 /* guest.c: the control channel. What is asked of pid 1 there, by number: */
-enum { SB_REQ_INIT = 1, SB_REQ_STOP, SB_REQ_FREEZE };
+enum { SB_REQ_INIT = 1, SB_REQ_STOP, SB_REQ_FREEZE, SB_REQ_USAGE };
 int sb_guest_attach(struct sb_box *b, int fd);
 void sb_guest_set_up(struct sb_box *b); /* pid 1 has said hello: sends INIT, writes the record */
 /* A new connection to pid 1: the caller's end, or -1 and *f. */
@@ -125,6 +130,11 @@ void sb_life_remove(struct sb_box *b); /* no pid 1: to the trash, at once */
 void sb_life_ended(struct sb_box *b);  /* pid 1 is gone */
 void sb_life_watch_owner(struct sb_box *b, int pidfd);
 void sb_life_begin(struct sb_box *b); /* its lifetime, from now on; not written */
+/* What is left of the time that it may run; INT64_MAX: no limit. */
+int64_t sb_life_wall_left(const struct sb_box *b);
+bool sb_life_over(const struct sb_box *b,
+                  struct sb_failure *f); /* nothing: it may not be resumed */
+void sb_life_stands(struct sb_box *b);   /* it runs no more: its time is counted; not written */
 /* -1: the record could not be written, and nothing has changed. */
 int sb_life_set(struct sb_box *b, int64_t lifetime_ms, struct sb_failure *f);
 

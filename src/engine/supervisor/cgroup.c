@@ -68,10 +68,10 @@ static bool make(int dir, const char *name)
 }
 
 /* Our own, made and locked. One that somebody removed before we had the lock takes no "self". */
-static int take_top(void)
+int sb_cgroup_take_top(int root)
 {
     for (int i = 0; i < TAKE_TRIES; i++) {
-        int fd = make(cg.root, sup.top_name) ? open_group(cg.root, sup.top_name) : -1;
+        int fd = make(root, sup.top_name) ? open_group(root, sup.top_name) : -1;
         if (fd < 0 && errno != ENOENT)
             return -1;
         alarm(SWEEP_SECONDS); /* whoever holds it exclusively is about to remove it */
@@ -91,7 +91,7 @@ void sb_cgroup_start(void)
     cg.root = find_root();
     if (cg.root < 0)
         return;
-    cg.top = take_top();
+    cg.top = sb_cgroup_take_top(cg.root);
     /* cgroup.kill came with Linux 5.14: without it the leaves are of no use. */
     if (cg.top < 0 || faccessat(cg.top, "cgroup.kill", W_OK, 0) < 0) {
         sb_close(&cg.top);
@@ -99,6 +99,20 @@ void sb_cgroup_start(void)
         return;
     }
     put_at(cg.top, "self/cgroup.procs", "0");
+}
+
+/* A controller is turned on from the root down, which the kernel allows where the groups on the way hold no process
+ * themselves. */
+bool sb_cgroup_control(const char *controller, const char *file)
+{
+    char word[32], path[64];
+    if (cg.top < 0)
+        return false;
+    snprintf(word, sizeof word, "+%s", controller);
+    put_at(cg.root, "cgroup.subtree_control", word); /* who came first has done it */
+    snprintf(path, sizeof path, "self/%s", file);
+    return put_at(cg.top, "cgroup.subtree_control", word) == 0 &&
+           faccessat(cg.top, path, W_OK, 0) == 0;
 }
 
 static void each_group(int dir, void (*fn)(int dir, const char *name))
@@ -144,16 +158,39 @@ static void remove_deserted(int dir, const char *name)
     if (group < 0 || flock(group, LOCK_EX | LOCK_NB) < 0)
         return;
     sb_autofree char *events = sb_read_at(group, "cgroup.events", 4096, NULL);
-    if (events == NULL || strstr(events, "populated 0") == NULL)
-        return;
+    if (events != NULL && strstr(events, "populated 0") == NULL)
+        return; /* v1 has no such file, and removes no group in which something lives */
     each_group(group, remove_with_leaves);
     unlinkat(dir, name, AT_REMOVEDIR);
+}
+
+void sb_cgroup_sweep_others(int root)
+{
+    each_group(root, remove_deserted);
 }
 
 void sb_cgroup_sweep_deserted(void)
 {
     if (cg.top >= 0)
-        each_group(cg.root, remove_deserted);
+        sb_cgroup_sweep_others(cg.root);
+}
+
+static void remove_if_left(int dir, const char *name)
+{
+    if (strcmp(name, "self") != 0)
+        unlinkat(dir, name, AT_REMOVEDIR);
+}
+
+void sb_cgroup_sweep_left(int top)
+{
+    each_group(top, remove_if_left);
+}
+
+void sb_cgroup_give_top(int root, int *top)
+{
+    unlinkat(*top, "self", AT_REMOVEDIR);
+    unlinkat(root, sup.top_name, AT_REMOVEDIR);
+    sb_close(top);
 }
 
 void sb_cgroup_leave(void)
@@ -167,9 +204,7 @@ void sb_cgroup_leave(void)
     for (char *pid = rest != NULL ? strtok_r(rest, "\n", &save) : NULL; pid != NULL;
          pid = strtok_r(NULL, "\n", &save))
         put_at(cg.root, "cgroup.procs", pid);
-    unlinkat(cg.top, "self", AT_REMOVEDIR);
-    unlinkat(cg.root, sup.top_name, AT_REMOVEDIR);
-    sb_close(&cg.top);
+    sb_cgroup_give_top(cg.root, &cg.top);
 }
 
 /* Pid 1 starts a command in its leaf with clone3, which wants the leaf's directory and the right to write
@@ -324,6 +359,15 @@ bool sb_cgroup_stands(int events)
     ssize_t n = pread(events, text, sizeof text - 1, 0);
     text[n > 0 ? n : 0] = '\0';
     return strstr(text, "frozen 1") != NULL;
+}
+
+int64_t sb_cgroup_cpu_us(const struct sb_cgroup *g)
+{
+    static const char word[] = "usage_usec "; /* the first line */
+    sb_autofree char *text = g->dir < 0 ? NULL : sb_read_at(g->dir, "cpu.stat", 4096, NULL);
+    return text != NULL && strncmp(text, word, sizeof word - 1) == 0
+               ? strtoll(text + sizeof word - 1, NULL, 10)
+               : -1;
 }
 
 /* Only a level below is ours: nobody inside can make groups. */

@@ -37,6 +37,8 @@ int sb_cgroup_open(struct sb_cgroup *g, const char *name, uid_t root);
 int sb_cgroup_freeze(struct sb_cgroup *g, bool on);
 int sb_cgroup_events(const struct sb_cgroup *g);
 bool sb_cgroup_stands(int events);
+/* Processor time of all that was ever in it; -1: there is no such group. */
+int64_t sb_cgroup_cpu_us(const struct sb_cgroup *g);
 /* Removes it now or, while the kernel is still emptying it, at a later sb_cgroup_sweep. */
 void sb_cgroup_remove(struct sb_cgroup *g);
 /* Removes what is left of removed groups; with `kept`, kills and removes every group of this state
@@ -46,5 +48,14 @@ bool sb_cgroup_unswept(void);
 /* Removes the groups of other state roots that hold no process and that no supervisor uses: their roots
  * may be gone, and with them everybody who would. */
 void sb_cgroup_sweep_deserted(void);
+/* Turns a controller on for the groups of sandboxes: whether they have this file of it then. */
+bool sb_cgroup_control(const char *controller, const char *file);
+
+/* For hierarchies of v1, see limits.c: a group of this state root's below `root`, locked as ours; its end; the empty
+ * groups in it; and those of other state roots that nobody uses. */
+int sb_cgroup_take_top(int root);
+void sb_cgroup_give_top(int root, int *top);
+void sb_cgroup_sweep_left(int top);
+void sb_cgroup_sweep_others(int root);
 
 #endif

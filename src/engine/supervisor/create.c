@@ -13,7 +13,12 @@
 #include "template.h"
 
 enum { LIFETIME_DEFAULT_MS = 3600000, PROCESSES_DEFAULT = 1024, PROCESSES_MAX = 1 << 22 };
-enum { FILES_MIN = 16 }; /* what a shell needs to run a program */
+enum { FILES_MIN = 16 };       /* what a shell needs to run a program */
+enum { MEMORY_MIN = 4 << 20 }; /* likewise */
+enum {
+    CPU_MIN = 10,
+    CPU_MAX = 8192000
+}; /* the kernel gives no less than a millisecond of a period */
 
 static int invalid(struct sb_failure *f, const char *what, const char *why)
 {
@@ -51,15 +56,10 @@ static int take_token(struct sb_record *r, const struct sb_wire_in *in, struct s
 /* Fields that name what this engine does not do. */
 static int refuse(const struct sb_wire_in *in, struct sb_failure *f)
 {
-    static const struct {
-        uint16_t tag;
-        const char *name;
-    } number[] = {{SB_F_LIMIT_MEMORY, "limits.memory"}, {SB_F_LIMIT_DISK, "limits.disk"}};
-    for (size_t i = 0; i < sizeof number / sizeof *number; i++)
-        if (sb_read_u64(&in->fields, number[i].tag, 0) != 0)
-            return sb_failed(f, "Unsupported", 0, number[i].name,
-                             "%s is not there on the local engine", number[i].name);
-    return 0;
+    return sb_read_u64(&in->fields, SB_F_LIMIT_DISK, 0) == 0
+               ? 0
+               : sb_failed(f, "Unsupported", 0, "limits.disk",
+                           "limits.disk is not there on the local engine");
 }
 
 static int copy_text(const char *from, char **to)
@@ -126,10 +126,15 @@ static int take_settings(struct sb_box *b, const struct sb_wire_in *in, struct s
                  {SB_F_LIMIT_FILES, &r->limit_files, from->limit_files},
                  {SB_F_LIMIT_COMMANDS, &r->limit_commands, from->limit_commands},
                  {SB_F_LIMIT_OUTPUT, &r->limit_output, from->limit_output},
-                 {SB_F_LIMIT_ENV, &r->limit_env, from->limit_env}};
+                 {SB_F_LIMIT_ENV, &r->limit_env, from->limit_env},
+                 {SB_F_LIMIT_MEMORY, &r->limit_memory, from->limit_memory},
+                 {SB_F_LIMIT_CPU, &r->limit_cpu, from->limit_cpu},
+                 {SB_F_LIMIT_STARTED, &r->limit_started, from->limit_started}};
     for (size_t i = 0; i < sizeof limit / sizeof *limit; i++)
         if (!sb_read_find(&in->fields, limit[i].tag, &v))
             *limit[i].to = limit[i].from;
+    if (!sb_read_find(&in->fields, SB_F_LIMIT_WALL_MS, &v))
+        r->limit_wall_ms = from->limit_wall_ms;
     struct sb_list kept = {NULL, 0};
     if (r->snapshot == NULL ? sb_named_give(r->template, &kept, &b->start) < 0
                             : sb_snapshot_env(r->snapshot, &kept) < 0) {
@@ -275,6 +280,16 @@ static int take_limits(struct sb_record *r, const struct sb_wire_in *in, struct 
     r->limit_commands = sb_read_u64(&in->fields, SB_F_LIMIT_COMMANDS, 0);
     r->limit_output = sb_read_u64(&in->fields, SB_F_LIMIT_OUTPUT, 0);
     r->limit_env = sb_read_u64(&in->fields, SB_F_LIMIT_ENV, 0);
+    r->limit_memory = sb_read_u64(&in->fields, SB_F_LIMIT_MEMORY, 0);
+    r->limit_cpu = sb_read_u64(&in->fields, SB_F_LIMIT_CPU, 0);
+    r->limit_started = sb_read_u64(&in->fields, SB_F_LIMIT_STARTED, 0);
+    r->limit_wall_ms = (int64_t)sb_read_u64(&in->fields, SB_F_LIMIT_WALL_MS, 0);
+    if (r->limit_memory != 0 && r->limit_memory < MEMORY_MIN)
+        return invalid(f, "limits.memory", "at least 4 MiB");
+    if (r->limit_cpu != 0 && (r->limit_cpu < CPU_MIN || r->limit_cpu > CPU_MAX))
+        return invalid(f, "limits.cpus", "from 0.01 to 8192");
+    if (r->limit_wall_ms < 0 || r->limit_wall_ms > (int64_t)SB_LIFETIME_MAX_MS)
+        return invalid(f, "limits.wall_time", "too long");
     if (r->limit_processes < 2)
         return invalid(f, "limits.processes", "at least 2 (pid 1 is one)");
     if (r->limit_processes > PROCESSES_MAX)
@@ -325,8 +340,8 @@ struct sb_box *sb_create_parse(const struct sb_wire_in *in, struct sb_failure *f
     if ((b->rec.snapshot != NULL ? take_snapshot(b, in, f) : take_template(&b->rec, in, f)) < 0 ||
         take_lists(b, in, f) < 0 || take_identity(&b->rec, in, f) < 0 ||
         take_life(&b->rec, in, f) < 0 || take_limits(&b->rec, in, f) < 0 ||
-        take_settings(b, in, f) < 0 || sb_network_take(&b->rec, &in->fields, f) < 0 ||
-        check_size(&b->rec, f) < 0) {
+        take_settings(b, in, f) < 0 || sb_limits_check(&b->rec, f) < 0 ||
+        sb_network_take(&b->rec, &in->fields, f) < 0 || check_size(&b->rec, f) < 0) {
         sb_box_forget(b);
         return NULL;
     }

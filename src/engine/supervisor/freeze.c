@@ -12,6 +12,7 @@
 
 #include "adopt.h"
 #include "life.h"
+#include "metrics.h"
 #include "snapshot.h"
 #include "wire.h"
 
@@ -55,7 +56,6 @@ int sb_freeze_begin(struct sb_box *b, struct sb_failure *f)
 
 static void frozen(struct sb_box *b)
 {
-    const int64_t deadline = b->rec.deadline_ms, ends = b->rec.ends_ms;
     struct sb_failure f;
     sb_loop_drop(&b->freezing);
     b->step_due_ms = 0;
@@ -65,6 +65,9 @@ static void frozen(struct sb_box *b)
     }
     b->rec.state = SB_BOX_PAUSED;
     b->rec.kept = SB_KEPT_MEMORY;
+    const struct sb_record before = b->rec;
+    sb_metrics_stop(b);
+    sb_life_stands(b);
     b->rec.deadline_ms = b->rec.ends_ms = 0;
     if (!b->expired)
         sb_record_cause(&b->rec, NULL, NULL);
@@ -75,8 +78,10 @@ static void frozen(struct sb_box *b)
     }
     sb_failed_errno(&f, "record", "cannot write the record");
     b->rec.kept = SB_KEPT_NOTHING;
-    b->rec.deadline_ms = deadline;
-    b->rec.ends_ms = ends;
+    b->rec.deadline_ms = before.deadline_ms;
+    b->rec.ends_ms = before.ends_ms;
+    b->rec.run_at_ms = before.run_at_ms;
+    b->rec.ran_ms = before.ran_ms;
     sb_freeze_undo(b, &f);
 }
 
@@ -168,6 +173,7 @@ int sb_freeze_thaw(struct sb_box *b, struct sb_failure *f)
         sb_failed_errno(f, "record", "cannot write the record");
         b->rec.state = SB_BOX_PAUSED;
         b->rec.kept = SB_KEPT_MEMORY;
+        sb_life_stands(b);
         b->rec.deadline_ms = b->rec.ends_ms = 0;
         return -1;
     }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "freeze.h"
+#include "metrics.h"
 #include "reroot.h"
 #include "slot.h"
 #include "spare.h"
@@ -80,14 +81,31 @@ static int send_init(struct sb_box *b)
     sb_pack_u64(p, SB_F_LIMIT_FILES,
                 b->rec.limit_files < files.rlim_max ? b->rec.limit_files : files.rlim_max);
     sb_pack_u64(p, SB_F_ALLOW_SETUID, b->rec.allow_setuid);
-    pack_life(b, p, b->rec.lifetime_ms > 0 ? sb_now_ms() + b->rec.lifetime_ms : 0);
+    const int64_t left = sb_life_wall_left(b), life = b->rec.lifetime_ms;
+    pack_life(b, p,
+              life > 0 || left != INT64_MAX ? sb_now_ms() + (life > 0 && life < left ? life : left)
+                                            : 0);
     for (const char *e = NULL; (e = sb_list_next(&b->env, e)) != NULL;)
         sb_pack_str(p, SB_F_ENV, e);
     sb_pack_u64(p, SB_F_CLONE_AT, b->clone_at);
     b->clone_at = 0;
+    int fd[SB_MSG_FDS], joins, oom, n = sb_limits_hand(&b->limits, fd, &joins, &oom), rc = -1;
+    if (n > 0) {
+        sb_pack_u64(p, SB_F_JOIN, (uint64_t)joins);
+        sb_pack_u64(p, SB_F_OOM, (uint64_t)oom);
+    }
+    if (b->rec.limit_started != 0) {
+        sb_pack_u64(p, SB_F_LIMIT_STARTED, b->rec.limit_started);
+        sb_pack_u64(p, SB_F_STARTED, b->rec.started);
+    }
     pack_leaves(p, &b->group);
-    int rc = sb_wire_big_send(b->guest.fd, &big, b->group.fd, b->group.nfds);
+    if (n >= 0) {
+        memcpy(fd + n, b->group.fd, (size_t)b->group.nfds * sizeof *fd);
+        rc = sb_wire_big_send(b->guest.fd, &big, fd, n + b->group.nfds);
+    }
     sb_wire_big_free(&big);
+    while (n > 0)
+        close(fd[--n]);
     sb_cgroup_handed(&b->group);
     free(b->env.data);
     b->env = (struct sb_list){NULL, 0};
@@ -101,7 +119,9 @@ void sb_guest_set_up(struct sb_box *b)
     sb_birth_give(b->birth);
     b->birth = NULL;
     sb_slot_booted(b->rec.boot);
-    if ((b->unrooted && sb_reroot(b, &b->why) < 0) || sb_network_start(b, &b->why) < 0) {
+    if ((b->unrooted && sb_reroot(b, &b->why) < 0) ||
+        sb_limits_make(&b->limits, &b->rec, &b->group, &b->why) < 0 ||
+        sb_network_start(b, &b->why) < 0) {
         sb_guest_kill(b, NULL);
         return;
     }
@@ -162,6 +182,7 @@ static void greeted_again(struct sb_box *b, const struct sb_wire_in *in)
 {
     b->step_due_ms = 0;
     b->rec.epoch = (uint32_t)sb_read_u64(&in->fields, SB_F_EPOCH, b->rec.epoch);
+    b->rec.started = sb_read_u64(&in->fields, SB_F_STARTED, b->rec.started);
     if (sb_read_u64(&in->fields, SB_F_STOP, 0) != 0)
         sb_freeze_go_on(b);
     else
@@ -207,7 +228,10 @@ static void handle(struct sb_box *b, const struct sb_wire_in *in)
             else
                 initialised(b);
         } else if (in->head.req == SB_REQ_STOP && b->rec.state == SB_BOX_STOPPING) {
+            b->rec.started = sb_read_u64(&in->fields, SB_F_STARTED, b->rec.started);
             sb_guest_kill(b, NULL);
+        } else if (in->head.req == SB_REQ_USAGE) {
+            sb_metrics_answered(b, in);
         } else if (in->head.req == SB_REQ_FREEZE && b->rec.state == SB_BOX_FREEZING &&
                    b->freezing.fd < 0) {
             sb_freeze_answered(b);
@@ -234,6 +258,7 @@ static void guest_ready(struct sb_source *src, uint32_t events)
         }
         if (rc < 0) {
             /* It closed its end, or it ended: the pidfd tells, or the kill makes it tell. */
+            b->hung_up = !b->dying;
             sb_guest_kill(b, b->birth != NULL ? NULL : "it closed its control channel");
             return;
         }

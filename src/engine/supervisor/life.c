@@ -16,6 +16,7 @@
 #include "dissolve.h"
 #include "freeze.h"
 #include "handover.h"
+#include "metrics.h"
 #include "slot.h"
 #include "snapshot.h"
 #include "spare.h"
@@ -23,12 +24,50 @@
 
 enum { STOP_GRACE_MS = 1000, STOP_PATIENCE_MS = 10000, SWEEP_MS = 500 };
 
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 void sb_life_begin(struct sb_box *b)
 {
-    const int64_t life = b->rec.lifetime_ms;
+    struct sb_record *r = &b->rec;
+    int64_t life = r->lifetime_ms > 0 ? r->lifetime_ms : INT64_MAX;
     sb_box_stir(b);
-    b->rec.deadline_ms = life > 0 ? sb_now_ms() + life : 0;
-    b->rec.ends_ms = life > 0 ? sb_wall_ms() + life : 0;
+    if (r->limit_wall_ms != 0 && r->run_at_ms == 0)
+        r->run_at_ms = sb_now_ms();
+    life = earlier(life, sb_life_wall_left(b));
+    r->deadline_ms = life != INT64_MAX ? sb_now_ms() + life : 0;
+    r->ends_ms = life != INT64_MAX ? sb_wall_ms() + life : 0;
+}
+
+static int64_t ran(const struct sb_record *r)
+{
+    return r->ran_ms + (r->run_at_ms != 0 ? sb_now_ms() - r->run_at_ms : 0);
+}
+
+int64_t sb_life_wall_left(const struct sb_box *b)
+{
+    if (b->rec.limit_wall_ms == 0)
+        return INT64_MAX;
+    int64_t left = b->rec.limit_wall_ms - ran(&b->rec);
+    return left > 0 ? left : 0;
+}
+
+bool sb_life_over(const struct sb_box *b, struct sb_failure *f)
+{
+    if (sb_life_wall_left(b) > 0)
+        return false;
+    sb_failed(f, "LimitExceeded", 0, "wall_time",
+              "sandbox %s has run for all of its limits.wall_time = %g s", b->rec.id,
+              (double)b->rec.limit_wall_ms / 1000);
+    return true;
+}
+
+void sb_life_stands(struct sb_box *b)
+{
+    b->rec.ran_ms = ran(&b->rec);
+    b->rec.run_at_ms = 0;
 }
 
 int sb_life_set(struct sb_box *b, int64_t lifetime_ms, struct sb_failure *f)
@@ -117,6 +156,8 @@ int sb_life_pause(struct sb_box *b, struct sb_failure *f)
 
 int sb_life_resume(struct sb_box *b, struct sb_failure *f)
 {
+    if (sb_life_over(b, f))
+        return -1;
     return b->rec.kept == SB_KEPT_MEMORY ? sb_freeze_thaw(b, f) : sb_boot_resume(b, f);
 }
 
@@ -218,11 +259,16 @@ void sb_life_ended(struct sb_box *b)
     sb_loop_drop(&b->proc);
     sb_loop_drop(&b->guest);
     sb_loop_drop(&b->freezing);
+    sb_metrics_stop(b);
     sb_network_end(b);
     /* Everything in it has ended with pid 1. Removed last: its lock may be held for long by others. */
+    bool oom = was == SB_BOX_RUNNING && goal == SB_GOAL_NONE && (!b->dying || b->hung_up) &&
+               sb_limits_killed(&b->limits) > 0;
     struct sb_cgroup group = b->group;
+    struct sb_limits limits = b->limits;
     int mounts = b->mounts;
     b->group = (struct sb_cgroup){.dir = -1};
+    b->limits = (struct sb_limits){.dir = {-1, -1}};
     b->mounts = -1;
     sb_slot_reserve(b->rec.range, false);
     if (b->birth != NULL)
@@ -239,6 +285,8 @@ void sb_life_ended(struct sb_box *b)
     b->goal = SB_GOAL_NONE;
     b->step_due_ms = 0;
     b->dying = b->fresh = b->expired = b->freeze_asked = b->stop_asked = false;
+    b->hung_up = false;
+    sb_life_stands(b);
     b->rec.deadline_ms = b->rec.ends_ms = 0;
     if (why.kind == NULL)
         sb_failed(&why, "NotRunning", 0, "pid 1", "pid 1 ended");
@@ -258,11 +306,14 @@ void sb_life_ended(struct sb_box *b)
         /* What a pause kept of its memory is lost then, but it is paused as before. */
         b->rec.state = was == SB_BOX_PAUSED ? SB_BOX_PAUSED : SB_BOX_FAILED;
         b->rec.kept = SB_KEPT_DISK;
-        sb_record_cause(&b->rec, "pid1", why.message);
+        sb_record_cause(&b->rec, oom ? "memory" : "pid1",
+                        oom ? "it ran out of its limits.memory, and pid 1 was killed"
+                            : why.message);
         sb_box_save(b);
         sb_box_settle(b, &why);
     }
     sb_cgroup_remove(&group);
+    sb_limits_drop(&limits);
     sb_dissolve(mounts);
 }
 
@@ -282,11 +333,6 @@ void sb_life_watch_owner(struct sb_box *b, int pidfd)
         sb_life_destroy(b);
 }
 
-static int64_t earlier(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 struct tick {
     int64_t now, due; /* real time */
     bool needed, answering;
@@ -297,7 +343,9 @@ static int64_t rest_due_ms = INT64_MAX;
 
 static void expire(struct sb_box *b)
 {
-    sb_record_cause(&b->rec, "lifetime", "its lifetime ended");
+    bool wall = sb_life_wall_left(b) == 0;
+    sb_record_cause(&b->rec, wall ? "wall_time" : "lifetime",
+                    wall ? "it has run for all of its limits.wall_time" : "its lifetime ended");
     b->rec.deadline_ms = 0;
     struct sb_failure f;
     if (b->rec.on_expiry == SB_EXPIRY_DESTROY) {
@@ -398,19 +446,23 @@ int64_t sb_life_tick(void)
     answering = t.answering;
     t.due = earlier(t.due, rest_due_ms);
     t.needed = t.needed || sb_box_keeping() > 0;
-    if (sb_cgroup_unswept() && t.now - swept >= SWEEP_MS) {
-        sb_cgroup_sweep(NULL);
+    bool unswept = sb_cgroup_unswept() || sb_limits_unswept();
+    if (unswept && t.now - swept >= SWEEP_MS) {
+        if (sb_cgroup_unswept())
+            sb_cgroup_sweep(NULL);
+        sb_limits_sweep();
         swept = t.now;
+        unswept = sb_cgroup_unswept() || sb_limits_unswept();
     }
-    if (sb_cgroup_unswept())
+    if (unswept)
         t.due = earlier(t.due, swept + SWEEP_MS);
     t.due = earlier(t.due, earlier(sb_trash_due_ms(), sb_slot_due_ms()));
-    t.due = earlier(t.due, sb_spare_due_ms());
+    t.due = earlier(t.due, earlier(sb_spare_due_ms(), sb_metrics_tick(t.now)));
     t.due = earlier(t.due, sb_handover_due_ms());
     sup.leaving = sup.leaving || sb_handover_due_ms() <= t.now;
 
     int64_t now = sb_now_ms();
-    if (t.needed || sb_conn_count() > 0 || sb_trash_busy() || sb_cgroup_unswept()) {
+    if (t.needed || sb_conn_count() > 0 || sb_trash_busy() || unswept) {
         idle_since = -1;
         served |= sb_conn_count() > 0;
     } else {

@@ -26,6 +26,7 @@
 #include "adopt.h"
 #include "box.h"
 #include "cgroup.h"
+#include "limits.h"
 #include "conn.h"
 #include "loop.h"
 #include "mounts.h"
@@ -308,6 +309,7 @@ int main(int argc, char **argv)
     sb_conn_deafen();
     sb_spare_drain();
     sb_slot_drain();
+    sb_limits_leave();
     sb_cgroup_leave();
     sb_trash_finish();
     return 0;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -249,9 +250,43 @@ static void forget_relay(struct sb_box *b)
         free(dying); /* a zombie stays until we end */
 }
 
+void sb_network_counts(const struct sb_box *b, uint64_t *sent, uint64_t *received)
+{
+    const volatile struct sb_relay_counts *c = b->net.counts;
+    *sent = b->net.sent + (c != NULL ? c->sent : 0);
+    *received = b->net.received + (c != NULL ? c->received : 0);
+}
+
+/* What the last one has counted becomes what those before have. */
+static void end_counts(struct sb_box *b)
+{
+    sb_network_counts(b, &b->net.sent, &b->net.received);
+    if (b->net.counts != NULL)
+        munmap(b->net.counts, sizeof *b->net.counts);
+    b->net.counts = NULL;
+}
+
+/* A memory file whose size nobody can change any more: who touches what is gone is killed. -1: it is not counted. */
+static int share_counts(struct sb_box *b)
+{
+    const size_t size = sizeof *b->net.counts;
+    int fd = memfd_create("counts", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    end_counts(b);
+    if (fd < 0)
+        return -1;
+    void *at = MAP_FAILED;
+    if (ftruncate(fd, (off_t)size) == 0 &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+        at = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    b->net.counts = at != MAP_FAILED ? at : NULL;
+    return fd;
+}
+
 void sb_network_end(struct sb_box *b)
 {
     forget_relay(b);
+    end_counts(b);
+    b->net.sent = b->net.received = 0;
     b->net.retry_ms = 0;
     free(b->net.denials);
     b->net.denials = NULL;
@@ -340,7 +375,8 @@ static int start_relay(struct sb_box *b, struct sb_packer *p, struct sb_failure 
         sb_netplace_close(&s);
         return sb_failed_errno(f, "network", "socketpair");
     }
-    const int fd[] = {pair[1], s.tcp4, s.udp4, s.raw4, s.tcp6, s.udp6, s.raw6, s.kept};
+    sb_autofd int counts = sb_lift(share_counts(b));
+    const int fd[] = {pair[1], s.tcp4, s.udp4, s.raw4, s.tcp6, s.udp6, s.raw6, s.kept, counts};
     memcpy(start.fd + SB_RELAY_CONTROL, fd, sizeof fd);
     if (sup.mode == SB_MODE_ROOT)
         snprintf(start.uid, sizeof start.uid, "%u", sb_slot_root(b->rec.range) + RELAY_ID);

@@ -9,6 +9,7 @@
 struct sb_box;
 struct sb_record;
 struct sb_denials;
+struct sb_relay_counts;
 
 /* Of one sandbox. No relay: fd < 0 for both. */
 struct sb_network {
@@ -16,7 +17,9 @@ struct sb_network {
     uint32_t asked;   /* number of the last policy sent; answered: the relay keeps to it */
     int64_t retry_ms; /* it ended by itself: when the next one is started; 0: not */
     int64_t started_ms;
-    struct sb_denials *denials; /* what relays have refused since the start; NULL: nothing */
+    struct sb_relay_counts *counts; /* of the relay that is or was, shared with it; NULL: none */
+    uint64_t sent, received;        /* by those before it */
+    struct sb_denials *denials;     /* what relays have refused since the start; NULL: nothing */
 };
 
 /* The policy of a request, checked, into the record. -1: see *f, and nothing has changed. */
@@ -27,6 +30,8 @@ void sb_network_again(struct sb_box *b); /* the time of retry_ms has come */
 /* Another policy, written down and sent. Those who wait for SB_S_NETWORK are answered when it holds. */
 int sb_network_change(struct sb_box *b, const struct sb_reader *fields, struct sb_failure *f);
 void sb_network_end(struct sb_box *b); /* kills the relay */
+/* Bytes that its relays have carried. */
+void sb_network_counts(const struct sb_box *b, uint64_t *sent, uint64_t *received);
 void sb_network_show(const struct sb_box *b, struct sb_packer *p);
 
 #endif

@@ -34,6 +34,8 @@ enum private_tag {
     T_FILLER,
     T_TOKEN,
     T_SEAL,
+    T_RAN,
+    T_RUN_AT,
 };
 
 static const char *const expiries[] = {
@@ -232,6 +234,23 @@ const char *sb_network_word(const struct sb_reader *fields)
     return NULL;
 }
 
+static void pack_limit(struct sb_packer *p, uint16_t tag, uint64_t v)
+{
+    if (v != 0)
+        sb_pack_u64(p, tag, v);
+}
+
+void sb_record_limits(const struct sb_record *r, struct sb_packer *p)
+{
+    pack_limit(p, SB_F_LIMIT_PROCESSES, r->limit_processes);
+    pack_limit(p, SB_F_LIMIT_FILES, r->limit_files);
+    pack_limit(p, SB_F_LIMIT_COMMANDS, r->limit_commands);
+    pack_limit(p, SB_F_LIMIT_MEMORY, r->limit_memory);
+    pack_limit(p, SB_F_LIMIT_CPU, r->limit_cpu);
+    pack_limit(p, SB_F_LIMIT_STARTED, r->limit_started);
+    pack_limit(p, SB_F_LIMIT_WALL_MS, (uint64_t)r->limit_wall_ms);
+}
+
 /* `secrets`: it is for nobody but us. */
 static void pack_common(const struct sb_record *r, struct sb_packer *p, bool secrets)
 {
@@ -256,10 +275,8 @@ static void pack_common(const struct sb_record *r, struct sb_packer *p, bool sec
     pack_text(p, SB_F_CAUSE, r->cause);
     pack_text(p, SB_F_MESSAGE, r->message);
     sb_record_network(r, p, secrets);
-    if (r->limit_output != 0)
-        sb_pack_u64(p, SB_F_LIMIT_OUTPUT, r->limit_output);
-    if (r->limit_env != 0)
-        sb_pack_u64(p, SB_F_LIMIT_ENV, r->limit_env);
+    pack_limit(p, SB_F_LIMIT_OUTPUT, r->limit_output);
+    pack_limit(p, SB_F_LIMIT_ENV, r->limit_env);
 }
 
 static void show(const struct sb_record *r, struct sb_packer *p)
@@ -324,9 +341,10 @@ static size_t pack_file(const struct sb_record *r)
     pack_ident(&p, T_PID1, &r->pid1);
     pack_ident(&p, T_OWNER, &r->owner);
     sb_pack_bytes(&p, T_TOKEN, r->token, r->token_len);
-    sb_pack_u64(&p, SB_F_LIMIT_PROCESSES, r->limit_processes);
-    sb_pack_u64(&p, SB_F_LIMIT_FILES, r->limit_files);
-    sb_pack_u64(&p, SB_F_LIMIT_COMMANDS, r->limit_commands);
+    sb_record_limits(r, &p);
+    pack_limit(&p, SB_F_STARTED, r->started);
+    pack_limit(&p, T_RAN, (uint64_t)r->ran_ms);
+    pack_limit(&p, T_RUN_AT, (uint64_t)r->run_at_ms);
     /* Rounded up, so that one put in place covers the one before. */
     static const unsigned char zeros[ROUND];
     sb_pack_bytes(&p, T_FILLER, zeros, ROUND - (p.len + 8) % ROUND);
@@ -462,6 +480,13 @@ static int take_fields(struct sb_record *r, const struct sb_reader *in)
     r->limit_commands = sb_read_u64(in, SB_F_LIMIT_COMMANDS, 0);
     r->limit_output = sb_read_u64(in, SB_F_LIMIT_OUTPUT, 0);
     r->limit_env = sb_read_u64(in, SB_F_LIMIT_ENV, 0);
+    r->limit_memory = sb_read_u64(in, SB_F_LIMIT_MEMORY, 0);
+    r->limit_cpu = sb_read_u64(in, SB_F_LIMIT_CPU, 0);
+    r->limit_started = sb_read_u64(in, SB_F_LIMIT_STARTED, 0);
+    r->started = sb_read_u64(in, SB_F_STARTED, 0);
+    r->limit_wall_ms = (int64_t)sb_read_u64(in, SB_F_LIMIT_WALL_MS, 0);
+    r->ran_ms = (int64_t)sb_read_u64(in, T_RAN, 0);
+    r->run_at_ms = (int64_t)sb_read_u64(in, T_RUN_AT, 0);
     r->range = (int)sb_read_u64(in, T_RANGE, (uint64_t)-1);
     r->sub_uid = (uint32_t)sb_read_u64(in, T_SUB_UID, 0);
     r->sub_gid = (uint32_t)sb_read_u64(in, T_SUB_GID, 0);

@@ -62,6 +62,10 @@ struct sb_record {
     bool newer; /* written by a later version: nothing of it is touched */
     uint64_t limit_processes, limit_files, limit_commands;
     uint64_t limit_output, limit_env; /* kept for callers, who enforce them; 0: the usual */
+    uint64_t limit_memory, limit_cpu; /* bytes, thousandths of a processor; 0: none */
+    uint64_t limit_started, started;  /* how many commands it may start, and has */
+    int64_t limit_wall_ms, ran_ms;    /* how long it may run, and did before this run */
+    int64_t run_at_ms;                /* since when this run counts: as deadline_ms; 0: none */
     int range;
     uint32_t sub_uid, sub_gid, sub_count;
     enum sb_mode mode;
@@ -86,6 +90,8 @@ int sb_record_refresh(const struct sb_record *r, int dir);
 int sb_record_read(struct sb_record *r, int dir, const char *id);
 /* The fields a caller may see. A record that does not fit is shown without its lists. */
 void sb_record_show(const struct sb_record *r, struct sb_packer *p);
+/* Its limits, for those who want to know more of one. */
+void sb_record_limits(const struct sb_record *r, struct sb_packer *p);
 /* Its network policy's fields, and the policy's word as they have it. `secrets`: also what is injected. */
 void sb_record_network(const struct sb_record *r, struct sb_packer *p, bool secrets);
 const char *sb_network_word(const struct sb_reader *fields);

@@ -14,6 +14,7 @@
 #include "handover.h"
 #include "import.h"
 #include "life.h"
+#include "metrics.h"
 #include "named.h"
 #include "netplace.h"
 #include "slot.h"
@@ -45,10 +46,12 @@ static void send_record(struct sb_conn *c, uint32_t req, struct sb_box *b, bool 
     }
     sb_conn_begin(&p, SB_REPLY, req);
     sb_record_show(&b->rec, &p);
-    if (connect)
+    if (connect) {
         sb_named_tell(&b->start, &p);
-    else
+    } else {
+        sb_record_limits(&b->rec, &p);
         sb_network_show(b, &p);
+    }
     sb_conn_send(c, &p, &fd, fd >= 0 ? 1 : 0);
     sb_close(&fd);
 }
@@ -103,7 +106,14 @@ static int hello(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failu
         sb_pack_str(&p, SB_F_CAP, "privilege_isolated=false");
     }
     struct sb_field_view v;
-    if (sb_read_find(&in->fields, SB_F_NETWORK, &v) && sb_netplace_works()) {
+    bool all = sb_read_find(&in->fields, SB_F_NETWORK, &v); /* what takes a trial, too */
+    if (all && sb_limits_can(SB_BOUND_MEMORY)) {
+        sb_pack_str(&p, SB_F_CAP, "limit_memory");
+        sb_pack_str(&p, SB_F_CAP, "oom_reported");
+    }
+    if (all && sb_limits_can(SB_BOUND_CPU))
+        sb_pack_str(&p, SB_F_CAP, "limit_cpu");
+    if (all && sb_netplace_works()) {
         sb_pack_str(&p, SB_F_CAP, "name_rules");
         sb_pack_str(&p, SB_F_CAP, "deny_over_allow");
         sb_pack_str(&p, SB_F_CAP, "udp");
@@ -433,6 +443,8 @@ static int resume(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
     }
     if (failed_for_good(b))
         return sb_failed(f, "NotRunning", 0, "resume", "sandbox %s has failed for good", b->rec.id);
+    if (sb_life_over(b, f))
+        return -1;
     if (wait_for(b, c, in, f) < 0)
         return -1;
     if (ms != UINT64_MAX)
@@ -500,6 +512,12 @@ static int expose(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
         return sb_failed_errno(f, "record", "cannot write the record");
     done(c, in->head.req);
     return 0;
+}
+
+static int metrics(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    struct sb_box *b = named(in, f);
+    return b == NULL ? -1 : sb_metrics_request(c, in, b, f);
 }
 
 static int network(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
@@ -597,6 +615,7 @@ static int (*const handler[])(struct sb_conn *, const struct sb_wire_in *, struc
     [SB_S_SNAPSHOTS - SB_S_HELLO] = sb_snapshot_list,
     [SB_S_UNSNAPSHOT - SB_S_HELLO] = sb_snapshot_delete,
     [SB_S_NETWORK - SB_S_HELLO] = network,
+    [SB_S_METRICS - SB_S_HELLO] = metrics,
     [SB_S_HANDOVER - SB_S_HELLO] = sb_handover_ask,
     [SB_S_TEMPLATE - SB_S_HELLO] = sb_named_publish,
     [SB_S_TEMPLATES - SB_S_HELLO] = sb_named_list,

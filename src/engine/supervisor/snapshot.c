@@ -411,6 +411,10 @@ static int describe(struct snapshot *s, const struct sb_box *b, struct sb_failur
     r->limit_commands = from->limit_commands;
     r->limit_output = from->limit_output;
     r->limit_env = from->limit_env;
+    r->limit_memory = from->limit_memory;
+    r->limit_cpu = from->limit_cpu;
+    r->limit_started = from->limit_started;
+    r->limit_wall_ms = from->limit_wall_ms;
     r->range = -1;
     r->mode = from->mode;
     r->sub_uid = from->sub_uid;

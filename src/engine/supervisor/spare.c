@@ -173,8 +173,8 @@ static bool fits(const struct sb_record *r)
 {
     struct sb_record usual = {.state = SB_BOX_CREATING};
     sb_create_defaults(&usual);
-    return !r->allow_setuid && r->limit_processes == usual.limit_processes &&
-           r->limit_files == usual.limit_files &&
+    return !r->allow_setuid && r->limit_memory == 0 &&
+           r->limit_processes == usual.limit_processes && r->limit_files == usual.limit_files &&
            (r->hostname == NULL || strcmp(r->hostname, SB_HOSTNAME) == 0);
 }
 

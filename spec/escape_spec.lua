@@ -5,7 +5,7 @@
 -- tried in sandboxes by an ordinary user, by root, and by what a set-user-ID program gets where that is allowed.
 -- Elsewhere: attacks through the network (network_spec), the file calls (faults_files_spec, upload_spec, rootfs_spec),
 -- terminals (terminal_spec), pids that are given out again (wrap_spec), a supervisor that is killed anywhere
--- (kills_spec), lying messages from pid 1 (engine_exec_test.c and the fuzz targets).
+-- (kills_spec), a pid 1 that lies (lying_init_spec, engine_exec_test.c, the fuzz targets).
 local helper = require "spec.helper"
 local inside = require "spec.support.inside"
 local sandbar = require "sandbar"
@@ -218,6 +218,80 @@ describe("", function()
     helper.remove(root)
     os.remove(helper.scratch() .. "/probe")
     os.remove(file)
+  end)
+
+  it("nobody gets further on another root than the usual: of a snapshot, after a pause", function()
+    local words = { "/home/user/probe", "mounts_old", "mounts_new", "chroot_out", "secrets", "init_memory", "descriptors",
+      "namespaces", "capabilities", "devices", "routes", "limits_up", "upper=" .. helper.root() }
+    local other = equip { limits = { processes = 128 } }
+    sandbar.assert(other:snapshot("probed"))
+    local new = sandbar.assert(sandboxes:create_scoped { snapshot = "probed" })
+    sandbar.assert(other:pause { keep = "disk" })
+    sandbar.assert(other:resume())
+    for _, where in ipairs { other, new } do
+      for _, user in ipairs { "user", has_root and "root" or nil } do
+        local all = results(sandbar.assert(where:exec(words, { user = user, timeout = 30 })).stdout)
+        for i = 2, #words do
+          local result = all[words[i]:match("^[%w_]+")]
+          assert.equal(0, result.status, words[i] .. ":\n" .. result.text)
+        end
+      end
+      where:destroy()
+    end
+    sandbar.assert(sandboxes.snapshots:delete("probed"))
+  end)
+
+  it("a device or a set-user-ID program that came with a template is neither", function()
+    helper.need_root() -- an ordinary user cannot put them there
+    local dir = helper.dir("shipped")
+    helper.sh([[cd %s && mkdir -p bin etc proc dev tmp root home/user && cp %s bin/probe && chmod 6755 bin/probe &&
+      mknod -m 666 disk b 254 0 && mknod -m 666 entropy c 1 9 && echo 'root:x:0:0::/root:/bin/probe' > etc/passwd &&
+      echo 'user:x:1000:1000::/home/user:/bin/probe' >> etc/passwd]], helper.quote(dir), PROBE)
+    assert.equal("1", helper.sh("head -c1 %s/entropy | wc -c | tr -d '\n'", dir)) -- outside it is one
+    local other = sandbar.assert(sandboxes:create_scoped { template = { rootfs = dir }, cwd = "/tmp" })
+    for _, user in ipairs { "user", "root" } do
+      for _, device in ipairs { "/disk", "/entropy" } do
+        local r = sandbar.assert(other:exec({ "/bin/probe", "become", "devices=" .. device, "capabilities" }, { user = user }))
+        assert.equal(user == "user" and "user 1000" or "user 0", r.stdout:match("^[^\n]*"))
+        for name, result in pairs(results(r.stdout)) do
+          assert.equal(0, result.status, name .. ":\n" .. result.text)
+        end
+        assert.is_truthy(r.stdout:find("a shipped device: Permission denied", 1, true), r.stdout)
+      end
+    end
+    other:destroy()
+    assert.is_truthy(helper.remove(dir))
+  end)
+
+  it("who holds all that he can get takes nothing from the sandbox beside", function()
+    local other = equip {}
+    local hoarders = {}
+    for _, user in ipairs { "user", has_root and "root" or nil } do
+      local p = sandbar.assert(other:start({ "/home/user/probe", "hoard" }, { user = user, stdin = "pipe" }))
+      local line
+      repeat
+        line = sandbar.assert(p.stdout:read("l", { timeout = 30 }))
+      until line == "held"
+      hoarders[#hoarders + 1] = p
+    end
+    local watch = sandbar.assert(box.files:watch("/tmp"))
+    sandbar.assert(box.files:write("/tmp/new", "x"))
+    assert.equal("new", sandbar.assert(watch:next { timeout = 10 }).path)
+    watch:close()
+    assert.equal("20 70", sandbar.assert(box:exec("stty size", { pty = { cols = 70, rows = 20 } })).stdout:match("%d+ %d+"))
+    assert.is_true(sandbar.assert(box:exec({ "python3", "-c", [[
+import os, socket
+held = [socket.socket() for _ in range(100)] + [os.pipe() for _ in range(100)]
+]] }, { timeout = 10 })).ok)
+    local third = sandbar.assert(sandboxes:create_scoped({}))
+    assert.is_true(sandbar.assert(third:exec { "true" }).ok)
+    third:destroy()
+    for _, p in ipairs(hoarders) do
+      p.stdin:close()
+      sandbar.assert(p:wait { timeout = 20 })
+      p:close()
+    end
+    other:destroy()
   end)
 
   it("a set-user-ID program gets nothing, or where it is allowed no more than root inside", function()

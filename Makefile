@@ -3,6 +3,7 @@
 # What goes where (V is empty, or the name of a sanitizer: asan, tsan):
 #   build/guest/pid1             the pid 1 of every sandbox: freestanding, static
 #   build/supervisor/supervisor  the local engine's supervisor: static
+#   build/tlsrelay/tlsrelay      the second process of a sandbox's relay, carried by the supervisor: with OpenSSL
 #   build/[V/]obj/               what knows no Lua, built once for all Lua versions
 #   build/[V/]<lua>/sandbar/     core.so and http.so for one Lua; put build/<lua>/?.so on package.cpath
 
@@ -68,6 +69,7 @@ LIB_LDFLAGS = -shared -pthread -Wl,--as-needed -Wl,-z,relro -Wl,-z,now $(SANITIZ
 CURL_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags libcurl libcrypto 2>/dev/null)
 CURL_LIBS ?= $(shell $(PKG_CONFIG) --libs libcurl libcrypto 2>/dev/null || echo -lcurl -lcrypto)
 WSLAY_LIBS ?= -lwslay # Debian's package has no pkg-config file
+SSL_LIBS ?= $(shell $(PKG_CONFIG) --libs libssl libcrypto 2>/dev/null || echo -lssl -lcrypto)
 SECCOMP_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags libseccomp 2>/dev/null)
 SECCOMP_LIBS ?= $(shell $(PKG_CONFIG) --libs libseccomp 2>/dev/null || echo -lseccomp)
 
@@ -99,7 +101,11 @@ BIND_OBJ := $(BIND_SRC:%.c=$(L)/obj/%.o)
 CARRIED_OBJ := $(L)/obj/src/lua/carried/bytes.o
 HTTP_BIND_OBJ := $(HTTP_BIND_SRC:%.c=$(L)/obj/%.o)
 GUEST_OBJ := $(addprefix build/guest/obj/,$(addsuffix .o,$(GUEST_SRC)))
-SUPERVISOR_OBJ := $(SUPERVISOR_SRC:%.c=build/supervisor/obj/%.o)
+SUPERVISOR_OBJ := $(SUPERVISOR_SRC:%.c=build/supervisor/obj/%.o) build/supervisor/obj/tlsimage.o
+# The second process of a relay, with OpenSSL, and what it shares with the first.
+TLSRELAY_OWN := $(wildcard src/engine/tlsrelay/*.c)
+TLSRELAY_SRC := $(TLSRELAY_OWN) $(addprefix src/engine/relay/,http.c inject.c lockdown.c policy.c watch.c)
+TLSRELAY_OBJ := $(TLSRELAY_SRC:%.c=build/tlsrelay/obj/%.o)
 
 missing = $(if $(strip $(2)),,@echo 'make: $(1) has no sources' >&2; exit 1)
 
@@ -178,6 +184,16 @@ build/supervisor/supervisor: $(SUPERVISOR_OBJ)
 	$(call missing,src/engine/supervisor,$(SUPERVISOR_SRC))
 	$(call show,link)$(CC) -static -o $@.elf $^ -Wl,-z,relro -Wl,-z,now $(LDFLAGS)
 	@objcopy --strip-all $@.elf $@
+build/supervisor/obj/tlsimage.o: src/engine/supervisor/tlsimage.S build/tlsrelay/tlsrelay
+	@mkdir -p $(@D)
+	$(call show,cc,$<)$(CC) -I. -c -o $@ $<
+build/tlsrelay/tlsrelay: $(TLSRELAY_OBJ)
+	$(call missing,src/engine/tlsrelay,$(TLSRELAY_OWN))
+	$(call show,link)$(CC) -pie -o $@.elf $^ -Wl,-z,relro -Wl,-z,now $(LDFLAGS) $(SSL_LIBS)
+	@objcopy --strip-all $@.elf $@
+build/tlsrelay/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(call show,cc,$<)$(CC) $(BASE_CFLAGS) $(OPT) $(HARDEN) -fPIE -DSB_TLSRELAY -MMD -MP -c -o $@ $<
 build/supervisor/obj/%.o: %.c build/filter/filter.h
 	@mkdir -p $(@D)
 	$(call show,cc,$<)$(CC) $(BASE_CFLAGS) $(OPT) $(HARDEN) -Ibuild/filter -MMD -MP -c -o $@ $<
@@ -327,7 +343,7 @@ docs:
 
 C_FILES := $(shell find src spec bench -name '*.[ch]' 2>/dev/null | LC_ALL=C sort)
 HOSTED_C := $(RUNTIME_SRC) $(ENGINE_SRC) $(BIND_SRC) $(HTTP_SRC) $(HTTP_BIND_SRC) \
-	$(filter-out $(ENGINE_SRC),$(SUPERVISOR_SRC))
+	$(filter-out $(ENGINE_SRC),$(SUPERVISOR_SRC)) $(TLSRELAY_OWN)
 LUA_FILES := $(shell find lua spec examples bench types rockspec src -name '*.lua' 2>/dev/null | LC_ALL=C sort)
 
 .PHONY: lint lint-format lint-tidy lint-cppcheck lint-luacheck lint-banned format
@@ -338,6 +354,7 @@ lint-format:
 TIDY_SHARED := $(patsubst %.c,build/tidy/%.ok,$(RUNTIME_SRC) $(ENGINE_SRC) $(HTTP_SRC))
 TIDY_BIND := $(patsubst %.c,build/tidy/%.ok,$(BIND_SRC) $(HTTP_BIND_SRC))
 TIDY_SUPERVISOR := $(patsubst %.c,build/tidy/%.ok,$(filter-out $(ENGINE_SRC),$(SUPERVISOR_SRC)))
+TIDY_TLSRELAY := $(patsubst %.c,build/tidy/%.ok,$(TLSRELAY_OWN))
 TIDY_GUEST := $(patsubst %.c,build/tidy/%.ok,$(filter %.c,$(GUEST_SRC)))
 TIDY_FLAGS := -std=c11 -D_GNU_SOURCE -Isrc -DSB_VERSION='""'
 tidy = @mkdir -p $(@D); clang-tidy --quiet $< -- $(1) 2>/dev/null && touch $@
@@ -347,10 +364,12 @@ $(TIDY_BIND): build/tidy/%.ok: %.c build/5.4/obj/%.o .clang-tidy
 	$(call tidy,$(TIDY_FLAGS) $(LUA_CFLAGS))
 $(TIDY_SUPERVISOR): build/tidy/%.ok: %.c build/supervisor/obj/%.o .clang-tidy
 	$(call tidy,$(TIDY_FLAGS) -Ibuild/filter)
+$(TIDY_TLSRELAY): build/tidy/%.ok: %.c build/tlsrelay/obj/%.o .clang-tidy
+	$(call tidy,$(TIDY_FLAGS))
 $(TIDY_GUEST): build/tidy/%.ok: %.c build/guest/obj/%.c.o .clang-tidy
 	$(call tidy,-std=c11 -ffreestanding -fno-builtin -Isrc)
 .PHONY: tidy-files
-tidy-files: $(TIDY_SHARED) $(TIDY_BIND) $(TIDY_SUPERVISOR) $(TIDY_GUEST)
+tidy-files: $(TIDY_SHARED) $(TIDY_BIND) $(TIDY_SUPERVISOR) $(TIDY_TLSRELAY) $(TIDY_GUEST)
 # check runs it with LINT_JOBS=1 beside the suites.
 LINT_JOBS ?= 2
 lint-tidy:
@@ -408,7 +427,7 @@ DEPS := gcc make pkg-config binutils libc6-dev \
 	liblua5.1-0-dev liblua5.2-dev liblua5.3-dev liblua5.4-dev libluajit2-5.1-dev \
 	libcurl4-openssl-dev libssl-dev libseccomp-dev libwslay-dev \
 	lua-busted lua-check lua-cjson lua-filesystem lua-system luarocks \
-	python3 curl procps uidmap iproute2 \
+	python3 curl ca-certificates procps uidmap iproute2 \
 	clang clang-format clang-tidy cppcheck valgrind \
 	nginx-light libnginx-mod-http-lua lua-resty-core lua-resty-lrucache \
 	bubblewrap crun wrk

@@ -21,6 +21,7 @@ dependencies = {
 external_dependencies = {
   CURL = { library = "curl" },
   CRYPTO = { library = "crypto" },
+  SSL = { library = "ssl" },
   WSLAY = { library = "wslay" },
   SECCOMP = { library = "seccomp" }, -- at build time
 }

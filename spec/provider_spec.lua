@@ -437,7 +437,7 @@ local sandbar = require "sandbar"
     for _, name in ipairs { "egress_restricted", "name_rules", "deny_over_allow", "udp", "inject_http" } do
       assert.is_true(have[name], name)
     end
-    assert.is_false(have.inject_https)
+    assert.is_true(have.inject_https)
     assert.equal("all", have.signals)
     inside.with_box(sandboxes, function(box)
       local measured = sandbar.assert(sandboxes:capabilities { measure = box }).measured

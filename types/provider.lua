@@ -74,8 +74,8 @@
 ---@field deny? string[] addresses and CIDRs
 ---@field inject? sandbar.Injection[] of them the first that fits a request; 32 at most
 
---- Headers that requests to a host get on their way (plain HTTP on port 80), in place of those of the same names that
---- the program sent. It allows nothing. `info` shows the names only.
+--- Headers that requests to a host get on their way (HTTP on port 80 and, with the capability inject_https, HTTPS on 443),
+--- in place of those of the same names that the program sent. It allows nothing. `info` shows the names only.
 ---@class sandbar.Injection
 ---@field host string a host name, or "*.name" for all below it
 ---@field path_prefix? string "/v1" stands for itself and all below it

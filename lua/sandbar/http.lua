@@ -55,6 +55,9 @@ http.REQUEST = {
 --- SHA-256 of a string or secret: 32 bytes.
 http.sha256 = native.sha256
 
+-- A certificate authority: certificate and key in PEM, and the hash of its name.
+http.authority = native.authority
+
 -- ---- headers ----
 
 local Headers = { __name = "sandbar.Headers" }

@@ -14,6 +14,7 @@ local record = require "sandbar.record"
 
 local attach, files = lazy "sandbar.attach", lazy "sandbar.files"
 local metrics, port, start = lazy "sandbar.metrics", lazy "sandbar.port", lazy "sandbar.start"
+local trust = lazy "sandbar.local.trust"
 local snapshots, values = lazy "sandbar.local.snapshots", lazy "sandbar.local.values"
 
 local sandbox = {}
@@ -213,8 +214,11 @@ function methods:update_network(policy, opts)
   if not ok then
     return nil, timeout
   end
-  local done, err = state._link.driver:update_network(state.id, policy, timeout)
-  return done, state._link:heard(err)
+  local done, more = state._link.driver:update_network(state.id, policy, timeout)
+  if done and more then
+    done, more = trust.install(self.files, more, timeout)
+  end
+  return done, state._link:heard(more)
 end
 
 -- Returns the kind that was really taken.

@@ -6,7 +6,8 @@
  * serves (it notes each question of the DNS in $SPEC_DIR/questions, which it removes at its end):
  *   TCP 80    HTTP, one answer a request, as many requests as come: "<address> <request line> <Host>", or with an
  *             X-Echo field "<address> " and the whole head as it came
- *   TCP 443   anything: reads once, answers "<address> <bytes read>"
+ *   TCP 443   anything: reads once, answers "<address> <bytes read>"; at 198.51.100.20 and .21 (tls.test, bad.test)
+ *             HTTPS by tls_world.py, with a certificate for tls.test of an authority that the machine trusts
  *   TCP, UDP 7  sends back what comes; TCP 9 takes it all and says nothing; TCP 11 sends without end
  *   UDP 53    the DNS of the names below
  * The machine's resolver is 203.0.113.1, which is one of the world's.
@@ -33,10 +34,16 @@
 static const struct {
     const char *name, *v4, *v6;
 } host[] = {
-    {"good.test", "198.51.100.10", "2001:db8:2::10"}, {"other.test", "198.51.100.11", NULL},
-    {"sub.wide.test", "198.51.100.12", NULL},         {"rebind.test", "127.0.0.1", "::1"},
-    {"metadata.test", "169.254.169.254", NULL},       {"private.test", "10.1.0.5", "fd00:1::5"},
-    {"own.test", "203.0.113.2", "2001:db8:1::2"},     {"mapped.test", NULL, "::ffff:10.1.0.5"},
+    {"good.test", "198.51.100.10", "2001:db8:2::10"},
+    {"other.test", "198.51.100.11", NULL},
+    {"sub.wide.test", "198.51.100.12", NULL},
+    {"rebind.test", "127.0.0.1", "::1"},
+    {"metadata.test", "169.254.169.254", NULL},
+    {"private.test", "10.1.0.5", "fd00:1::5"},
+    {"own.test", "203.0.113.2", "2001:db8:1::2"},
+    {"mapped.test", NULL, "::ffff:10.1.0.5"},
+    {"tls.test", "198.51.100.20", NULL},
+    {"bad.test", "198.51.100.21", NULL},
 };
 
 static int log_fd = -1;
@@ -184,6 +191,36 @@ static void serve_http(int fd)
     }
 }
 
+/* To the HTTPS server, which may be just starting. */
+static void tunnel(int fd)
+{
+    enum { TRIES = 500 };
+    struct sockaddr_in s = {.sin_family = AF_INET, .sin_port = htons(8443)};
+    struct pollfd p[2] = {{fd, POLLIN, 0}, {-1, POLLIN, 0}};
+    char buf[65536];
+    s.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int i = 0; i < TRIES; i++) {
+        p[1].fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connect(p[1].fd, (struct sockaddr *)&s, sizeof s) == 0)
+            break;
+        close(p[1].fd);
+        p[1].fd = -1;
+        usleep(10000);
+    }
+    while (p[1].fd >= 0 && poll(p, 2, -1) > 0)
+        for (int i = 0; i < 2; i++) {
+            if (p[i].revents == 0)
+                continue;
+            ssize_t n = recv(p[i].fd, buf, sizeof buf, 0);
+            if (n > 0) {
+                say(p[1 - i].fd, buf, (size_t)n);
+            } else { /* the server ends with what it has said */
+                close(p[1].fd);
+                return;
+            }
+        }
+}
+
 static void serve(int fd, int port)
 {
     static const char filler[65536];
@@ -195,6 +232,10 @@ static void serve(int fd, int port)
         serve_http(fd);
         break;
     case 443:
+        if (strcmp(at, "198.51.100.20") == 0 || strcmp(at, "198.51.100.21") == 0) {
+            tunnel(fd);
+            break;
+        }
         n = recv(fd, buf, sizeof buf, 0);
         snprintf(text, sizeof text, "%s %zd\n", at, n);
         say(fd, text, strlen(text));
@@ -326,6 +367,12 @@ static void world(int ready)
         p[i] = (struct pollfd){bound(SOCK_STREAM, port[i]), POLLIN, 0};
     p[TCPS] = (struct pollfd){bound(SOCK_DGRAM, 7), POLLIN, 0};
     p[TCPS + 1] = (struct pollfd){bound(SOCK_DGRAM, 53), POLLIN, 0};
+    if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        unsetenv("LD_PRELOAD");
+        execlp("python3", "python3", "spec/support/tls_world.py", (char *)NULL);
+        _exit(127);
+    }
     (void)!write(ready, "x", 1);
     close(ready);
     for (;;) {
@@ -366,20 +413,36 @@ static void enter(void)
     put("/proc/self/gid_map", map);
 }
 
-static void set_resolver(void)
+/* Another file in place of one of the machine's. */
+static void replace(const char *file, const char *text, size_t n)
 {
-    char path[] = "/tmp/netlab.XXXXXX", *real = realpath("/etc/resolv.conf", NULL);
+    char path[] = "/tmp/netlab.XXXXXX", *real = realpath(file, NULL);
     int fd = mkstemp(path);
-    static const char text[] = "nameserver 203.0.113.1\n";
-    if (real == NULL || fd < 0 || write(fd, text, sizeof text - 1) < 0 || fchmod(fd, 0644) < 0 ||
-        mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) < 0 ||
+    if (real == NULL || fd < 0 || write(fd, text, n) < 0 || fchmod(fd, 0644) < 0 ||
         mount(path, real, NULL, MS_BIND, NULL) < 0) {
         unlink(path);
-        die("/etc/resolv.conf");
+        die(file);
     }
     unlink(path);
     close(fd);
     free(real);
+}
+
+static void set_files(void)
+{
+    static const char resolver[] = "nameserver 203.0.113.1\n",
+                      trusted[] = "/etc/ssl/certs/ca-certificates.crt";
+    char authority[8192];
+    if (mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) < 0)
+        die("mounts");
+    replace("/etc/resolv.conf", resolver, sizeof resolver - 1);
+    int fd = open("spec/support/tls/ca.crt", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, authority, sizeof authority) : -1;
+    if (n < 0)
+        die("spec/support/tls/ca.crt");
+    close(fd);
+    if (access(trusted, R_OK) == 0) /* else nobody is trusted here */
+        replace(trusted, authority, (size_t)n);
 }
 
 int main(int argc, char **argv)
@@ -395,7 +458,7 @@ int main(int argc, char **argv)
         log_fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     enter();
     keep_capabilities(1);
-    set_resolver();
+    set_files();
     if (pipe2(go, O_CLOEXEC) < 0 || pipe2(ready, O_CLOEXEC) < 0)
         die("pipe");
     pid_t parent = getpid(), pid = fork();

@@ -153,6 +153,11 @@ enum sb_msg_type {
     SB_R_POLICY = 128, /* network, net_allow*, net_deny*, net_inject*, resolver* -> reply */
     /* relay -> supervisor */
     SB_R_DENIED, /* index, denied: one entry of its table of what it has refused */
+    /* relay -> its second process, for TLS, which gets SB_R_POLICY as well */
+    SB_R_OPEN =
+        132, /* serial, name (of the host), data (what the program has sent); fds: to the program, to the
+                        server. No answer but the next */
+    SB_R_OPENED, /* from there: serial, index: how it ended (enum sb_opened_end) */
 };
 
 /* Requests that let go of something: pid 1 serves them whatever epoch they are of, and its callers rely on that. */
@@ -165,6 +170,17 @@ static inline int sb_msg_lets_go(uint16_t type)
 #define SB_STREAM_STDIN 1u  /* write end */
 #define SB_STREAM_STDOUT 2u /* read end */
 #define SB_STREAM_STDERR 4u /* read end */
+
+/* How a connection ended in the relay's second process. */
+enum sb_opened_end {
+    SB_OPENED_DONE = 1,
+    SB_OPENED_CUT,
+    SB_OPENED_UNREADABLE, /* the request inside */
+    SB_OPENED_REFUSED,
+    SB_OPENED_UNTRUSTED, /* the server's certificate */
+    SB_OPENED_SERVER,    /* TLS with it failed otherwise */
+    SB_OPENED_PROGRAM,   /* TLS with the program: it does not trust the sandbox's authority, say */
+};
 
 enum sb_stdio {
     SB_IO_NULL = 0,  /* stdin: at its end; output: discarded */

@@ -65,6 +65,13 @@ void sb_upstream_close(struct sb_upstream *upstream); /* any thread, idempotent 
 
 /* libcurl's and OpenSSL's global set-up, once per process. */
 int sb_http_init(struct sb_error *err);
+/* A certificate authority of its own: certificate and key in PEM, and by what OpenSSL finds it in a directory. The
+ * caller wipes the key. */
+struct sb_authority {
+    char cert[2048], key[1024], hash[16];
+};
+int sb_authority_make(struct sb_authority *a); /* 0 or -1 */
+
 int sb_sha256(const void *data, size_t len, unsigned char out[32]); /* 0 or -1 */
 
 #endif

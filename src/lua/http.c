@@ -36,6 +36,19 @@ static int sha256(lua_State *L)
     return 1;
 }
 
+/* Certificate, key, hash. The key is in a string until the caller has made a secret of it. */
+static int authority(lua_State *L)
+{
+    struct sb_authority a;
+    if (sb_authority_make(&a) < 0)
+        return luaL_error(L, "libcrypto makes no certificate");
+    lua_pushstring(L, a.cert);
+    lua_pushstring(L, a.key);
+    lua_pushstring(L, a.hash);
+    explicit_bzero(&a, sizeof a);
+    return 3;
+}
+
 /* ---- heads of answers ---- */
 
 static int is_blank(char c)
@@ -525,8 +538,8 @@ static void pin(void)
 }
 
 static const luaL_Reg functions[] = {
-    {"sha256", sha256},     {"port", new_port}, {"origin", new_origin},
-    {"upload", new_upload}, {"answer", answer}, {NULL, NULL},
+    {"sha256", sha256},     {"authority", authority}, {"port", new_port}, {"origin", new_origin},
+    {"upload", new_upload}, {"answer", answer},       {NULL, NULL},
 };
 
 __attribute__((visibility("default"))) int luaopen_sandbar_http(lua_State *L);

@@ -8,7 +8,7 @@ local root = require "sandbar.local.root"
 local values = require "sandbar.local.values"
 local wait = require "sandbar.wait"
 
-local network = lazy "sandbar.local.network"
+local network, trust = lazy "sandbar.local.network", lazy "sandbar.local.trust"
 
 local driver = {}
 
@@ -178,16 +178,40 @@ function Driver:expose(id, port, on, timeout)
   return r and true, err
 end
 
--- Returns once the new policy holds and what it does not allow is cut.
+-- Adds an authority to rules that inject, unless the sandbox has one or there is nothing that it is good for.
+local function add_authority(self, id, rules, timeout)
+  local info, err = self:info(id, timeout)
+  if not info or trust.has(info.fields.net_inject) then
+    return nil, err
+  end
+  local hello
+  hello, err = self:hello(timeout)
+  for _, name in ipairs(hello and hello.fields.cap or {}) do
+    if name == "inject_https" then
+      return trust.add(rules)
+    end
+  end
+  return nil, err
+end
+
+-- Returns once the new policy holds and what it does not allow is cut; and the authority that is to be trusted
+-- from now on, if there is a new one.
 function Driver:update_network(id, policy, timeout)
   local fields = { id = id }
   local ok, err = network.check(policy, fields)
   if not ok then
     return nil, errors.from(err, "update_network")
   end
+  local authority
+  if fields.net_inject and fields.net_inject[1] then
+    authority, err = add_authority(self, id, fields.net_inject, timeout)
+    if err then
+      return nil, errors.from(err, "update_network")
+    end
+  end
   local r
   r, err = self:request("update_network", timeout, "network", fields)
-  return r and true, err
+  return r and true, r and authority or err
 end
 
 -- One page: records and, when there is more, what to ask for next.

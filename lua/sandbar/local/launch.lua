@@ -6,11 +6,14 @@ local check = require "sandbar.check"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local exit = require "sandbar.exit"
+local lazy = require "sandbar.lazy"
 local link = require "sandbar.link"
 local nested = require "sandbar.nested"
 local steps = require "sandbar.local.steps"
 local task = require "sandbar.task"
 local wait = require "sandbar.wait"
+
+local trust = lazy "sandbar.local.trust"
 
 local POLL_FIRST, POLL_MOST, PORT_SLICE = 0.02, 0.5, 0.5
 local UNDO = 10
@@ -132,16 +135,21 @@ local function start(box, command, ready, deadline)
   end
 end
 
--- `plan`: prepare, policy (what holds after it; nil: what holds already), start, ready, keep (it is to outlive this
--- process), timeout and deadline. True; or nil and an error, and the sandbox is gone.
+-- `plan`: authority (to be trusted), prepare, policy (what holds after it; nil: what holds already), start, ready, keep
+-- (it is to outlive this process), timeout and deadline. True; or nil and an error, and the sandbox is gone.
 function launch.run(driver, box, plan)
   local function all()
     local ok, err = true, nil
+    local authority = plan.authority
     if plan.prepare then
       ok, err = prepare(box, plan.prepare, plan.deadline, plan.timeout)
       if ok and plan.policy then
         ok, err = driver:update_network(box.id, plan.policy, link.left(plan.deadline))
+        authority = ok and err
       end
+    end
+    if ok and authority then
+      ok, err = trust.install(box.files, authority, link.left(plan.deadline))
     end
     if ok and plan.start and #plan.start > 0 then
       ok, err = start(box, plan.start, plan.ready, plan.deadline)

@@ -77,7 +77,7 @@ function network.check(policy, f)
       return nil, count
     end
     f.net_inject = rules
-    told = ("%s; requests for %d hosts get headers, over plain HTTP"):format(told, count)
+    told = ("%s; %d rules give requests headers"):format(told, count)
   end
   f.network, f.net_allow, f.net_deny = "rules", allow, deny
   return told

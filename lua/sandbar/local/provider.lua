@@ -19,7 +19,7 @@ local link, own = lazy "sandbar.link", lazy "sandbar.own"
 local measuring = lazy "sandbar.measuring"
 local record, sandbox = lazy "sandbar.record", lazy "sandbar.sandbox"
 local launch, snapshots = lazy "sandbar.local.launch", lazy "sandbar.local.snapshots"
-local templates = lazy "sandbar.local.templates"
+local templates, trust = lazy "sandbar.local.templates", lazy "sandbar.local.trust"
 
 local provider = {}
 
@@ -112,7 +112,18 @@ local function allocate(self, op, given, opts, scope)
   if merged.prepare then
     fields = open_fields(merged, fields, scoped)
   end
-  fields.owned = (scoped or merged.prepare) and 1 or 0
+  local authority
+  if fields.net_inject and fields.net_inject[1] then
+    local have
+    have, err = claimed(state, timeout)
+    if have and have.inject_https then
+      authority, err = trust.add(fields.net_inject)
+    end
+    if err then
+      return refuse(err, op, merged.id)
+    end
+  end
+  fields.owned = (scoped or merged.prepare or authority) and 1 or 0
   local r
   r, err = state._driver:create(fields, timeout, load_handles)
   if not r then
@@ -126,7 +137,7 @@ local function allocate(self, op, given, opts, scope)
       kind = "LimitExceeded", op = op, id = fields.id, message = "sandbox handles cannot be loaded: " .. why,
     }
   end
-  if merged.prepare or r.fields.start then
+  if merged.prepare or r.fields.start or authority then
     local box
     box, err = handles.new(r, { driver = state._driver, scope = scope })
     if not box then
@@ -135,7 +146,7 @@ local function allocate(self, op, given, opts, scope)
     local ok
     ok, err = launch.run(state._driver, box, {
       prepare = merged.prepare, policy = merged.network ~= "allow" and (merged.network or "deny") or nil,
-      start = r.fields.start, ready = r.fields.ready, keep = not scoped, timeout = timeout,
+      authority = authority, start = r.fields.start, ready = r.fields.ready, keep = not scoped, timeout = timeout,
       deadline = deadline,
     })
     if not ok then

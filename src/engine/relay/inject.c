@@ -209,6 +209,9 @@ static int take_one(struct sb_inject *in, char what, struct part s, struct sb_po
     case 'w':
     case 's':
         return take_item(in, s, what == 's', e);
+    case 'c':
+    case 'k':
+        return 0;
     default:
         return bad_rule(e, (struct part){"", 0}, "is of an unknown kind");
     }

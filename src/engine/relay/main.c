@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "lockdown.h"
 #include "relay.h"
 #include "watch.h"
 
@@ -105,7 +106,7 @@ void sb_relay_denied(const char *protocol, const char *host, unsigned int port, 
 
 /* ---- what the supervisor says ---- */
 
-static void take_policy(const struct sb_reader *fields, uint32_t req)
+static void take_policy(const struct sb_reader *fields, uint32_t req, size_t n)
 {
     static struct sb_inject next;
     unsigned char buf[64];
@@ -119,6 +120,7 @@ static void take_policy(const struct sb_reader *fields, uint32_t req)
     sb_inject_wipe(&next);
     policy_taken = 1;
     sb_resolvers_set(fields);
+    sb_opened_tell(box, n);
     sb_tcp_recheck(changed);
     sb_udp_recheck();
     sb_pack_begin(&p, buf, sizeof buf, SB_REPLY, req, 0);
@@ -127,16 +129,29 @@ static void take_policy(const struct sb_reader *fields, uint32_t req)
 
 static void control_ready(struct sb_watch *w, uint32_t events)
 {
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } space;
+    struct iovec io = {box, sizeof box};
+    struct msghdr m = {
+        .msg_iov = &io, .msg_iovlen = 1, .msg_control = &space, .msg_controllen = sizeof space};
     struct sb_msg head;
     struct sb_reader fields;
     (void)events;
-    ssize_t n = recv(w->fd, box, sizeof box, MSG_DONTWAIT);
+    ssize_t n = recvmsg(w->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0)
         _exit(0);
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    if (c != NULL && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int))) {
+        int fd;
+        memcpy(&fd, CMSG_DATA(c), sizeof fd);
+        sb_opened_take(fd);
+    }
     if (sb_read_begin(&fields, &head, box, (size_t)n) == 0 && head.type == SB_R_POLICY)
-        take_policy(&fields, head.req);
+        take_policy(&fields, head.req, (size_t)n);
     explicit_bzero(box, (size_t)n);
 }
 

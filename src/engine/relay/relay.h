@@ -71,6 +71,12 @@ int sb_udp_start(void);
 void sb_udp_recheck(void);
 void sb_udp_tick(int64_t now);
 
+/* ---- its second process: opened.c ---- */
+
+bool sb_opened_have(void);   /* there is one */
+void sb_opened_take(int fd); /* the way to it */
+void sb_opened_tell(const unsigned char *policy, size_t n);
+
 /* ---- asking the host's resolvers: resolve.c ---- */
 
 void sb_resolvers_set(const struct sb_reader *fields);
@@ -81,7 +87,5 @@ typedef void sb_asked(void *arg, const unsigned char *answer, size_t n);
 bool sb_ask(const unsigned char *query, size_t n, sb_asked *done, void *arg);
 void sb_ask_cancel(const void *arg);
 void sb_ask_tick(int64_t now);
-
-void sb_lock_down(const char *uid); /* gives up everything; ends the process where it cannot */
 
 #endif

@@ -49,8 +49,20 @@ static void reset(struct sb_watch *w)
         setsockopt(w->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
 }
 
+struct sb_tcp *sb_tcp_handed(uint64_t serial)
+{
+    struct sb_tcp *c = tcp.first;
+    while (c != NULL && (c->state != HANDED || c->serial != serial))
+        c = c->next;
+    return c;
+}
+
 void sb_tcp_drop(struct sb_tcp *c, bool hard)
 {
+    if (c->state == HANDED) { /* somebody else has them open as well */
+        shutdown(c->in.fd, SHUT_RDWR);
+        shutdown(c->out.fd, SHUT_RDWR);
+    }
     if (hard) {
         reset(&c->in);
         reset(&c->out);
@@ -71,7 +83,7 @@ void sb_tcp_drop(struct sb_tcp *c, bool hard)
     sb_watch_bury(c);
 }
 
-static void refuse(struct sb_tcp *c, sb_refusal why)
+void sb_tcp_refuse(struct sb_tcp *c, sb_refusal why)
 {
     char text[INET6_ADDRSTRLEN];
     sb_addr_text(&c->to, text);
@@ -138,7 +150,7 @@ static void dial_found(struct sb_tcp *c)
     if (any || c->state == DIALING)
         sb_tcp_drop(c, true); /* nobody there: not our refusal */
     else
-        refuse(c, why);
+        sb_tcp_refuse(c, why);
 }
 
 /* What was held back of a name rule's connection goes first. */
@@ -160,6 +172,12 @@ static void connected(struct sb_tcp *c)
     if (getsockopt(c->out.fd, SOL_SOCKET, SO_ERROR, &err, &len) < 0 || err != 0) {
         sb_watch_drop(&c->out);
         dial_found(c); /* by an address: there is no other, and it is dropped */
+        return;
+    }
+    if (c->opens) {
+        set_state(c, HANDED, 0);
+        if (sb_opened_hand(c) < 0)
+            sb_tcp_drop(c, true);
         return;
     }
     set_state(c, OPEN, 0);
@@ -202,7 +220,7 @@ static void resolve(struct sb_tcp *c)
     sb_tcp_interest(c);
     if (!sb_ask(query, n, resolved, c)) {
         set_state(c, SNIFFING, 0);
-        refuse(c, "no resolver answers");
+        sb_tcp_refuse(c, "no resolver answers");
     }
 }
 
@@ -297,10 +315,13 @@ static void sniff(struct sb_tcp *c)
         c->head = head;
         c->head_len = len;
     }
+    if (rc == NAMED && c->port == TLS_PORT && sb_opened_have() &&
+        sb_inject_host(sb_relay_inject(), c->name))
+        c->opens = c->injected = true;
     if (rc == NAMED)
         resolve(c);
     else
-        refuse(c, why);
+        sb_tcp_refuse(c, why);
 }
 
 static void in_ready(struct sb_watch *w, uint32_t events)
@@ -324,7 +345,8 @@ static bool is_name_port(const struct sb_policy *p, unsigned int port)
 /* By what a program sends there it is decided what becomes of it, although its address is allowed. */
 static bool is_injected_port(unsigned int port)
 {
-    return port == HTTP_PORT && sb_relay_inject()->rules > 0;
+    return (port == HTTP_PORT || (port == TLS_PORT && sb_opened_have())) &&
+           sb_relay_inject()->rules > 0;
 }
 
 static void decide(struct sb_tcp *c)
@@ -349,7 +371,7 @@ static void decide(struct sb_tcp *c)
         set_state(c, SNIFFING, SNIFF_MS);
         sb_tcp_interest(c);
     } else {
-        refuse(c, why);
+        sb_tcp_refuse(c, why);
     }
 }
 
@@ -428,7 +450,7 @@ void sb_tcp_tick(int64_t now)
         if (c->state == SNIFFING && c->by_address)
             pass_on(c);
         else if (c->state == SNIFFING)
-            refuse(c, "no readable name");
+            sb_tcp_refuse(c, "no readable name");
         else
             sb_tcp_drop(c, true);
     }

@@ -13,7 +13,7 @@ struct sb_rest {
     size_t at, len;
 };
 
-enum sb_tcp_state { SNIFFING, RESOLVING, DIALING, OPEN };
+enum sb_tcp_state { SNIFFING, RESOLVING, DIALING, OPEN, HANDED };
 
 /* A connection of a program (`in`) and ours for it (`out`). Owned by the list; closed by drop. */
 struct sb_tcp {
@@ -35,7 +35,9 @@ struct sb_tcp {
     bool http, unconfirmed;    /* what goes up is one request; an upgrade that nobody has granted */
     /* That address is allowed: whatever is no request for a host of a rule goes there. */
     bool by_address;
-    bool injected; /* secrets may be in what goes up */
+    bool injected;   /* secrets may be in what goes up */
+    bool opens;      /* it is for the second process ... */
+    uint64_t serial; /* ... which knows it by this */
     struct sb_body body;
 };
 
@@ -48,6 +50,12 @@ extern char sb_piece[SB_PIECE];
 int sb_tcp_count(void);
 /* `hard`: both sides see that it was cut. */
 void sb_tcp_drop(struct sb_tcp *c, bool hard);
+void sb_tcp_refuse(struct sb_tcp *c, sb_refusal why);
+struct sb_tcp *sb_tcp_handed(uint64_t serial); /* NULL: there is none */
+
+/* ---- opened.c ---- */
+
+int sb_opened_hand(struct sb_tcp *c); /* 0, or -1 */
 
 /* ---- carry.c: an open one ---- */
 

@@ -6,7 +6,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,14 +14,13 @@
 #include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../relay/inject.h"
 #include "../relay/relay.h"
 #include "box.h"
 #include "netplace.h"
-#include "raw.h"
+#include "relays.h"
 #include "slot.h"
 #include "wire.h"
 
@@ -72,6 +70,30 @@ static int read_policy(const struct sb_reader *fields, struct sb_failure *f)
     return sb_failed(f, "InvalidArgument", 0, e.field, "%s: \"%s\" %s", e.field, e.entry, e.what);
 }
 
+/* A sandbox keeps its authority, which it trusts, as long as there are rules. */
+static int keep_authority(struct sb_list *l, const struct sb_list *before)
+{
+    struct sb_list all = {NULL, 0};
+    bool own = l->len == 0;
+    for (const char *e = NULL; !own && (e = sb_list_next(l, e)) != NULL;)
+        own = *e == 'k';
+    if (own || before->len == 0)
+        return 0;
+    all.data = malloc(l->len + before->len);
+    if (all.data == NULL)
+        return -1;
+    memcpy(all.data, l->data, l->len);
+    all.len = l->len;
+    for (const char *e = NULL; (e = sb_list_next(before, e)) != NULL;)
+        if (*e == 'c' || *e == 'k') {
+            memcpy(all.data + all.len, e, strlen(e) + 1);
+            all.len += strlen(e) + 1;
+        }
+    sb_list_wipe(l);
+    *l = all;
+    return 0;
+}
+
 /* The rules that inject: those of the request, or of the sandbox that it names, whose secrets nobody else has. */
 static int copy_inject(struct sb_record *r, const struct sb_reader *fields, struct sb_failure *f)
 {
@@ -119,13 +141,16 @@ static bool fits(const struct sb_record *r)
     return !p.overflow;
 }
 
-int sb_network_take(struct sb_record *r, const struct sb_reader *fields, struct sb_failure *f)
+static int take(struct sb_record *r, const struct sb_list *before, const struct sb_reader *fields,
+                struct sb_failure *f)
 {
     struct sb_record next = {.id = ""};
     if (read_policy(fields, f) < 0)
         return -1;
     int rc = copy_lists(&next, fields) == 0 ? copy_inject(&next, fields, f)
                                             : sb_failed(f, NULL, ENOMEM, "network", "memory");
+    if (rc == 0 && keep_authority(&next.net_inject, before) < 0)
+        rc = sb_failed(f, NULL, ENOMEM, "network", "memory");
     next.network = sb_network_word(fields);
     if (rc == 0 && !fits(&next))
         rc = sb_failed(f, "LimitExceeded", 0, "network", "the network policy is too long");
@@ -139,6 +164,11 @@ int sb_network_take(struct sb_record *r, const struct sb_reader *fields, struct 
     r->net_deny = next.net_deny;
     r->net_inject = next.net_inject;
     return 0;
+}
+
+int sb_network_take(struct sb_record *r, const struct sb_reader *fields, struct sb_failure *f)
+{
+    return take(r, &r->net_inject, fields, f);
 }
 
 /* Of the sandbox's record, as fields. */
@@ -177,77 +207,17 @@ static void pack_resolvers(struct sb_packer *p)
 
 /* ---- its process ---- */
 
-struct start {
-    int fd[SB_RELAY_END]; /* [SB_RELAY_CONTROL] and on; -1: none */
-    char uid[12];
-    volatile int err;
-};
-
-static int run(void *arg)
-{
-    struct start *s = arg;
-    const char *const argv[] = {SB_RELAY_NAME, s->uid, NULL};
-    const char *const envp[] = {NULL};
-    long rc = sb_sys(setsid, 0);
-    /* All that are given lie above all numbers they are to have, as does our own program. */
-    for (int n = SB_RELAY_CONTROL; rc >= 0 && n < SB_RELAY_END; n++)
-        rc = s->fd[n] >= 0 ? sb_sys(dup3, s->fd[n], n, 0) : sb_sys(close, n) * 0;
-    if (rc >= 0)
-        rc = sb_sys(dup3, sup.self, SB_RELAY_END, O_CLOEXEC);
-    if (rc >= 0)
-        rc = sb_sys(close_range, SB_RELAY_END + 1, ~0U, 0);
-    if (rc >= 0)
-        rc = sb_sys(execveat, SB_RELAY_END, "", argv, envp, AT_EMPTY_PATH);
-    s->err = (int)-rc;
-    return 1;
-}
-
-/* The pidfd, or -1 and errno. */
-static int spawn(struct start *s)
-{
-    static char stack[SB_STACK] __attribute__((aligned(16)));
-    int pidfd = -1;
-    struct clone_args args = {
-        .flags = CLONE_VM | CLONE_VFORK | CLONE_CLEAR_SIGHAND | CLONE_PIDFD,
-        .pidfd = (uint64_t)(uintptr_t)&pidfd,
-        .stack = (uint64_t)(uintptr_t)stack,
-        .stack_size = sizeof stack,
-    };
-    s->err = 0;
-    long pid = sb_raw_clone3(&args, sizeof args, run, s);
-    if (pid < 0) {
-        errno = (int)-pid;
-        return -1;
-    }
-    if (s->err == 0)
-        return pidfd;
-    while (waitid(P_PIDFD, (id_t)pidfd, &(siginfo_t){0}, WEXITED | __WALL) < 0 && errno == EINTR)
-        ;
-    close(pidfd);
-    errno = s->err;
-    return -1;
-}
-
-static void reap(struct sb_source *src, uint32_t events)
-{
-    (void)events;
-    waitid(P_PIDFD, (id_t)src->fd, &(siginfo_t){0}, WEXITED | WNOHANG | __WALL);
-    sb_loop_drop(src);
-    sb_loop_bury(src);
-}
-
-/* Its end takes its time: nobody waits for it. */
 static void forget_relay(struct sb_box *b)
 {
     sb_loop_drop(&b->net.control);
+    b->net.opens = false;
     if (b->net.proc.fd < 0)
         return;
     pidfd_send_signal(b->net.proc.fd, SIGKILL, NULL, 0);
-    struct sb_source *dying = calloc(1, sizeof *dying);
-    int fd = dying != NULL ? fcntl(b->net.proc.fd, F_DUPFD_CLOEXEC, SB_FD_END) : -1;
+    int fd = fcntl(b->net.proc.fd, F_DUPFD_CLOEXEC, SB_FD_END);
     sb_loop_drop(&b->net.proc);
-    if (fd < 0 || sb_loop_add(dying, fd, EPOLLIN, reap) < 0)
-        free(dying); /* a zombie stays until we end */
+    if (fd >= 0)
+        sb_relay_reap(fd);
 }
 
 void sb_network_counts(const struct sb_box *b, uint64_t *sent, uint64_t *received)
@@ -356,18 +326,45 @@ static void proc_ready(struct sb_source *src, uint32_t events)
 
 /* ---- starting and changing ---- */
 
+static const char *relay_id(const struct sb_box *b, char text[12])
+{
+    if (sup.mode == SB_MODE_ROOT)
+        snprintf(text, 12, "%u", sb_slot_root(b->rec.range) + RELAY_ID);
+    else
+        snprintf(text, 12, "-");
+    return text;
+}
+
+/* Whether an authority comes with the rules (relay/inject.h). */
+static bool has_authority(const struct sb_record *r)
+{
+    for (const char *e = NULL; (e = sb_list_next(&r->net_inject, e)) != NULL;)
+        if (*e == 'k')
+            return true;
+    return false;
+}
+
+/* With the way to the relay's second process, if it is to have one from now on. */
 static int tell(struct sb_box *b, struct sb_packer *p, struct sb_failure *f)
 {
+    char id[12];
+    sb_autofd int opener = -1;
+    if (!b->net.opens && has_authority(&b->rec) && sb_tlsrelay_works()) {
+        opener = sb_tlsrelay_start(relay_id(b, id));
+        if (opener < 0)
+            return sb_failed_errno(f, "network", "cannot start a relay for TLS");
+    }
     pack_resolvers(p);
-    if (p->overflow || sb_wire_send(b->net.control.fd, p, NULL, 0) < 0)
+    if (p->overflow || sb_wire_send(b->net.control.fd, p, &opener, opener >= 0) < 0)
         return sb_failed_errno(f, "network", "the relay takes no policy");
+    b->net.opens = b->net.opens || opener >= 0;
     return 0;
 }
 
 static int start_relay(struct sb_box *b, struct sb_packer *p, struct sb_failure *f)
 {
     struct sb_net_sockets s;
-    struct start start;
+    char id[12];
     int pair[2];
     if (sb_netplace_make(b->proc.fd, &s, f) < 0)
         return -1;
@@ -377,12 +374,8 @@ static int start_relay(struct sb_box *b, struct sb_packer *p, struct sb_failure 
     }
     sb_autofd int counts = sb_lift(share_counts(b));
     const int fd[] = {pair[1], s.tcp4, s.udp4, s.raw4, s.tcp6, s.udp6, s.raw6, s.kept, counts};
-    memcpy(start.fd + SB_RELAY_CONTROL, fd, sizeof fd);
-    if (sup.mode == SB_MODE_ROOT)
-        snprintf(start.uid, sizeof start.uid, "%u", sb_slot_root(b->rec.range) + RELAY_ID);
-    else
-        snprintf(start.uid, sizeof start.uid, "-");
-    int pidfd = spawn(&start);
+    int pidfd =
+        sb_relay_spawn(SB_RELAY_NAME, sup.self, relay_id(b, id), fd, sizeof fd / sizeof *fd);
     close(pair[1]);
     sb_netplace_close(&s);
     if (pidfd < 0) {
@@ -452,7 +445,7 @@ int sb_network_change(struct sb_box *b, const struct sb_reader *fields, struct s
     before.net_deny = b->rec.net_deny;
     before.net_inject = b->rec.net_inject;
     b->rec.net_allow = b->rec.net_deny = b->rec.net_inject = (struct sb_list){NULL, 0};
-    int rc = sb_network_take(&b->rec, fields, f);
+    int rc = take(&b->rec, &before.net_inject, fields, f);
     size_t shown = rc == 0 ? sb_record_shown(&b->rec) : 0;
     if (rc == 0 && (shown == 0 || shown > SB_SHOWN_MAX))
         rc = sb_failed(f, "LimitExceeded", 0, "network", "the network policy is too long");

@@ -2,6 +2,8 @@
 #ifndef SB_NETWORK_H
 #define SB_NETWORK_H
 
+#include <stdbool.h>
+
 #include "../proto.h"
 #include "fail.h"
 #include "loop.h"
@@ -14,6 +16,7 @@ struct sb_relay_counts;
 /* Of one sandbox. No relay: fd < 0 for both. */
 struct sb_network {
     struct sb_source control, proc;
+    bool opens;       /* the relay has its second process */
     uint32_t asked;   /* number of the last policy sent; answered: the relay keeps to it */
     int64_t retry_ms; /* it ended by itself: when the next one is started; 0: not */
     int64_t started_ms;

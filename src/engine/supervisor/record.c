@@ -210,7 +210,10 @@ static void pack_int(struct sb_packer *p, uint16_t tag, int64_t v)
 static void pack_names(struct sb_packer *p, const struct sb_list *inject)
 {
     for (const char *e = NULL; (e = sb_list_next(inject, e)) != NULL;)
-        sb_pack_bytes(p, SB_F_NET_INJECT, e, *e == 's' ? strcspn(e, ":") + 1 : strlen(e));
+        sb_pack_bytes(p, SB_F_NET_INJECT, e,
+                      *e == 's'   ? strcspn(e, ":") + 1
+                      : *e == 'k' ? 1
+                                  : strlen(e));
 }
 
 void sb_record_network(const struct sb_record *r, struct sb_packer *p, bool secrets)

@@ -17,6 +17,7 @@
 #include "metrics.h"
 #include "named.h"
 #include "netplace.h"
+#include "relays.h"
 #include "slot.h"
 #include "snapshot.h"
 #include "sockets.h"
@@ -118,6 +119,8 @@ static int hello(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failu
         sb_pack_str(&p, SB_F_CAP, "deny_over_allow");
         sb_pack_str(&p, SB_F_CAP, "udp");
         sb_pack_str(&p, SB_F_CAP, "inject_http");
+        if (sb_tlsrelay_works())
+            sb_pack_str(&p, SB_F_CAP, "inject_https");
     }
     sb_conn_send(c, &p, NULL, 0);
     return 0;

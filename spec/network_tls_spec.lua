@@ -1,0 +1,171 @@
+-- check: netlab
+-- check: only 5.4
+-- Headers with secrets that requests get on their way out of a sandbox inside TLS.
+
+local helper = require "spec.helper"
+local reaching = require "spec.support.reaching"
+
+local sandbar = require "sandbar"
+
+local assert_ok = sandbar.assert
+local with_box, denied = reaching.with_box, reaching.denied
+local TOKEN = "Bearer s3cr3t-0f-the-host"
+local KEPT = "BEGIN CERTIFICATE"
+
+local function rules(rule, more)
+  local policy = { allow = { "tls.test", "bad.test", "good.test" }, inject = { rule } }
+  rule.host = rule.host or "*.test"
+  rule.set_headers = rule.set_headers or { Authorization = sandbar.secret(TOKEN) }
+  for k, v in pairs(more or {}) do
+    policy[k] = v
+  end
+  return policy
+end
+
+-- What curl gets, and its status and message.
+local function curl(box, args, url)
+  local r = assert_ok(box:exec("curl -sS -m 15 " .. args .. " " .. (url or "https://tls.test/"), { timeout = 20 }))
+  return r.stdout, r.exit_code, r.stderr
+end
+
+local function has_token(box, args, url)
+  local came, code, why = curl(box, args or "", url)
+  assert.equal(0, code, why)
+  return came:find("\nAuthorization: " .. TOKEN, 1, true) ~= nil, came
+end
+
+local TRUSTED = (helper.read_file("/etc/ssl/certs/ca-certificates.crt") or "")
+  == helper.read_file("spec/support/tls/ca.crt")
+
+describe("a header that is injected into TLS", function()
+  helper.guard()
+
+  if not TRUSTED then
+    pending("this machine keeps the certificates it trusts elsewhere")
+    return
+  end
+
+  it("comes with requests of programs that trust what the sandbox trusts", function()
+    with_box(rules {}, function(box)
+      local has, came = has_token(box, "-H 'Authorization: mine' -H 'X-Own: 1'")
+      assert.is_true(has)
+      assert.is_nil(came:find("mine", 1, true))
+      assert.is_truthy(came:find("X-Own: 1", 1, true))
+      local r = assert_ok(box:exec({ "python3", "-c", "import urllib.request as u; "
+        .. "print(u.urlopen('https://tls.test/').read().decode())" }, { timeout = 20 }))
+      assert.is_truthy(r.stdout:find(TOKEN, 1, true), r.stderr)
+    end)
+  end)
+
+  it("has the rules of plain HTTP: paths, headers, what cannot be read for certain", function()
+    with_box(rules { path_prefix = "/v1", when_headers = { ["X-Team"] = "blue" } }, function(box)
+      assert.is_true(has_token(box, "-H 'X-Team: blue'", "https://tls.test/v1/a"))
+      assert.is_false(has_token(box, "-H 'X-Team: red'", "https://tls.test/v1/a"))
+      assert.is_false(has_token(box, "-H 'X-Team: blue'", "https://tls.test/v2"))
+      assert.not_equal(0, select(2, curl(box, "--path-as-is", "https://tls.test/v1/../a")))
+      assert.equal("a request that gets no headers for certain", denied(box, "tls.test").reason)
+      assert.not_equal(0, select(2, curl(box, "-X TRACE -H 'X-Team: blue'", "https://tls.test/v1")))
+    end)
+  end)
+
+  it("is not for a request that names another host than its TLS", function()
+    with_box(rules {}, function(box)
+      assert.not_equal(0, select(2, curl(box, "-H 'Host: good.test'")))
+      assert.equal("no readable request inside TLS", denied(box, "tls.test").reason)
+    end)
+  end)
+
+  it("goes to nobody whom the host does not trust", function()
+    with_box(rules {}, function(box)
+      local came, code = curl(box, "-k", "https://bad.test/")
+      assert.equal("", came)
+      assert.not_equal(0, code)
+      assert.equal("its certificate is not trusted", denied(box, "bad.test").reason)
+    end)
+  end)
+
+  it("is said to be missing if the program trusts nobody", function()
+    with_box(rules {}, function(box)
+      assert_ok(box.files:write("/tmp/other.pem", helper.read_file("spec/support/tls/ca.crt")))
+      local _, code = curl(box, "--capath /tmp --cacert /tmp/other.pem")
+      assert.equal(60, code)
+      assert.equal("the program does not trust the sandbox's authority", denied(box, "tls.test").reason)
+    end)
+  end)
+
+  it("leaves TLS to other hosts as it is", function()
+    with_box(rules { host = "good.test" }, function(box)
+      local came, _, why = curl(box, "-v")
+      assert.is_truthy(why:find("issuer: CN=sandbar specs", 1, true), why)
+      assert.is_nil(came:find(TOKEN, 1, true))
+    end)
+  end)
+
+  it("does not hold up long answers, long requests, or an end without a word", function()
+    with_box(rules {}, function(box)
+      local _, code, why = curl(box, "-o /tmp/got", "https://tls.test/big")
+      assert.equal(0, code, why)
+      assert.equal(5000000, assert_ok(box.files:stat("/tmp/got")).size)
+      local came
+      came, code, why = curl(box, "-H Expect: --data-binary @/tmp/got")
+      assert.equal(0, code, why)
+      assert.is_truthy(came:find("^5000000 POST / "), came)
+      assert.is_true(has_token(box, "", "https://tls.test/close"))
+    end)
+  end)
+
+  it("is trusted once the first rule has come, by the same authority until the last has gone", function()
+    with_box({ allow = { "tls.test" } }, function(box)
+      local function bundle()
+        return select(2, assert_ok(box.files:read("/etc/ssl/certs/ca-certificates.crt")):gsub(KEPT, ""))
+      end
+      assert.is_false(has_token(box))
+      local before = bundle()
+      assert_ok(box:update_network(rules {}))
+      assert.is_true(has_token(box))
+      assert_ok(box:update_network(rules { path_prefix = "/v1" }))
+      assert.is_true(has_token(box, "", "https://tls.test/v1"))
+      assert.equal(before + 1, bundle())
+      assert_ok(box:update_network { allow = { "tls.test" } })
+      assert.is_false(has_token(box))
+    end)
+  end)
+
+  it("is there after a prepare, which had neither rule nor authority", function()
+    local sandboxes = helper.open()
+    local box = assert_ok(sandboxes:create { prepare = { "curl -sS https://tls.test/ >/tmp/prepared" }, network = rules {} })
+    assert.is_nil(assert_ok(box.files:read("/tmp/prepared")):find(TOKEN, 1, true))
+    assert.is_true(has_token(box))
+    assert_ok(box:destroy())
+    box:close()
+  end)
+
+  it("is there again after a pause, in a copy, and under another supervisor", function()
+    local root = helper.dir()
+    with_box(rules {}, function(box)
+      assert_ok(box:pause { keep = "disk" })
+      assert_ok(box:resume())
+      assert.is_true(has_token(box))
+      local copy = assert_ok(box:fork(1))[1]
+      assert.is_true(has_token(copy))
+      assert_ok(copy:destroy())
+      local old = reaching.supervisor_of(root)
+      helper.shell("kill -KILL " .. old)
+      assert.is_truthy(helper.eventually(function()
+        local ok, came = pcall(curl, box, "")
+        return ok and came:find(TOKEN, 1, true)
+      end, 20))
+    end, root)
+  end)
+
+  it("leaves neither the secret nor the authority's key inside", function()
+    with_box(rules {}, function(box, sandboxes)
+      local r = assert_ok(box:exec("grep -rlsE 's3cr3[t]-0f|PRIVATE KE[Y]' /etc /home /root /run /tmp /var/tmp /dev/shm",
+        { timeout = 30 }))
+      assert.equal("", r.stdout)
+      assert.is_true(assert_ok(sandboxes:capabilities()).inject_https)
+      assert.same({ { host = "*.test", set_headers = { Authorization = "secret([redacted])" } } },
+        assert_ok(box:info()).network.inject)
+    end)
+  end)
+end)

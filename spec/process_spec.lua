@@ -55,6 +55,52 @@ describe("processes", function()
     end)
   end)
 
+  it("lost lines, or was Busy with itself, when it was read without waiting while they came", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start("i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i + 1)); done; "
+        .. "head -c 700000 /dev/zero | tr '\\0' x; echo"))
+      local function poll()
+        local line, err
+        assert.is_truthy(helper.eventually(function()
+          for _ = 1, 200 do
+            line, err = p.stdout:read("l", { timeout = 0 })
+            if line or not err or err.kind ~= "Timeout" then
+              return true
+            end
+          end
+        end, 20))
+        return line, err
+      end
+      for i = 0, 2999 do
+        local line, err = poll()
+        assert.equal(tostring(i), line, tostring(err))
+      end
+      assert.equal(700000, #poll()) -- more than is buffered for one who does not ask for it
+      local line, err = poll()
+      assert.is_nil(line)
+      assert.is_nil(err)
+      p:close()
+    end)
+  end)
+
+  it("wrote, or not, and said that it had written nothing, when it was not to wait", function()
+    with_box(function(box)
+      local p = sandbar.assert(box:start("sleep 0.2; wc -c", { stdin = "pipe" }))
+      local data, total = ("x"):rep(50000), 0
+      repeat
+        local taken, err = p.stdin:write(data, { timeout = 0 })
+        total = total + taken
+        assert.is_true(taken == #data and err == nil or taken < #data and err.kind == "Timeout")
+      until total >= 1000000
+      p.stdin:close()
+      assert.equal(total, tonumber((p.stdout:read("l", { timeout = 10 }))))
+      local taken, err = p.stdin:write("x", { timeout = 0 })
+      assert.is_nil(taken)
+      assert.equal("Closed", err.kind)
+      p:close()
+    end)
+  end)
+
   it("keeps the stream usable after a line that is too long", function()
     with_box(function(box)
       local p = sandbar.assert(box:start("head -c 5000 /dev/zero | tr '\\0' x; echo; echo next"))

@@ -34,6 +34,13 @@ function methods:write(data, opts)
   if data == "" then
     return 0
   end
+  if timeout == 0 then
+    local taken, e = state._native:try_write(data)
+    if e then
+      return nil, errors.from(e, "write")
+    end
+    return taken, taken < #data and wait.not_now("write") or nil
+  end
   local r, partial
   r, err, partial = wait.op(state._native:write(data), timeout, "write")
   if r then

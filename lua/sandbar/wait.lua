@@ -18,6 +18,11 @@ function wait.timed_out(op, clock, limit)
   }
 end
 
+--- The error of a call that may not wait and has nothing yet.
+function wait.not_now(op)
+  return context.interrupted(host_of.current().context()) or wait.timed_out(op, "timeout", 0)
+end
+
 local function taken(op)
   return errors.new { kind = "Busy", op = op, message = "another task waits for this operation already" }
 end

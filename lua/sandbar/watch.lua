@@ -101,8 +101,11 @@ end
 local function more(state, deadline)
   local done, data, e = state._native:try_read("some", 65536)
   local err = e and errors.from(e, "files:watch")
-  if not done then
-    data, err = wait.bytes(state._native:read("some", 65536), link_of.left(deadline), "files:watch")
+  local left = link_of.left(deadline)
+  if not done and left == 0 then
+    return nil, wait.not_now("files:watch")
+  elseif not done then
+    data, err = wait.bytes(state._native:read("some", 65536), left, "files:watch")
   end
   if data then
     state._text, state._at = state._text:sub(state._at) .. data, 1

@@ -53,6 +53,13 @@ function methods:send(data, opts)
   if not opts.binary and not http.is_text(data) then
     return invalid("send", "data: it is not UTF-8; binary = true sends any bytes")
   end
+  if timeout == 0 then -- it is handed over, if the one before is out
+    if state.sending and not state.sending:done() then
+      return nil, wait.not_now("send")
+    end
+    state.sending = state.native:send(data, opts.binary)
+    return true
+  end
   local ok
   ok, err = wait.check("send")
   if not ok then
@@ -61,6 +68,20 @@ function methods:send(data, opts)
   local r
   r, err = wait.op(state.native:send(data, opts.binary), timeout, "send")
   return r and true, err
+end
+
+-- What a receive came to: as receive; and whether it was only given up.
+local function received(state, op, early)
+  local data, second, third = http.message(op)
+  if data then
+    return data, second and "binary" or "text"
+  end
+  if second then
+    state.close_code, state.close_reason = second, third
+    return nil
+  end
+  local _, err = wait.outcome(op, early, "receive")
+  return nil, err, err.kind == "Cancelled"
 end
 
 --- The next message and "text" or "binary"; nil when the other side has closed: code and reason are fields then.
@@ -75,27 +96,32 @@ function methods:receive(opts)
   if err then
     return nil, err
   end
-  local ok
-  ok, err = wait.check("receive")
-  if not ok then
-    return nil, err
+  if state.receiving then
+    return nil, errors.new { kind = "Busy", op = "receive", message = "another receiver is at work on this websocket" }
   end
-  local op = state.native:receive()
+  local op = state.op -- of a call that could not wait; what it gets is the next one's
+  state.op = nil
+  if op and op:done() then
+    local data, kind, given_up = received(state, op)
+    if not given_up then
+      return data, kind
+    end
+    op = nil
+  end
+  op = op or state.native:receive()
+  if timeout == 0 and not op:done() then
+    state.op = op
+    return nil, wait.not_now("receive")
+  end
+  state.receiving = true
   local done, early = wait.finish(op, timeout or nil, "receive")
+  state.receiving = nil
   if not done then
+    state.op = op
     return nil, early
   end
-  local data, second, third = http.message(op)
-  if data then
-    return data, second and "binary" or "text"
-  end
-  if second then
-    state.close_code, state.close_reason = second, third
-    return nil
-  end
-  local _
-  _, err = wait.outcome(op, early, "receive")
-  return nil, err
+  local data, kind = received(state, op, early)
+  return data, kind
 end
 
 --- for data, kind in ws:messages(): until the other side closes.

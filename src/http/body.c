@@ -208,6 +208,13 @@ static void post_wake(struct sb_queue *queue)
         unref(queue);
 }
 
+/* What has to be there for a read that got nothing. */
+static size_t needed(enum sb_read_mode mode, size_t n)
+{
+    int more = mode != SB_READ_EXACT && n < SIZE_MAX; /* it is too long then */
+    return mode == SB_READ_SOME ? 0 : n + (size_t)more;
+}
+
 /* [io] Answers the waiting reader if it can be. */
 static void serve(struct sb_queue *queue)
 {
@@ -220,9 +227,7 @@ static void serve(struct sb_queue *queue)
             queue->waiting = NULL;
             queue->wanted = 0;
         } else {
-            int more =
-                queue->mode != SB_READ_EXACT && queue->n < SIZE_MAX; /* it is too long then */
-            queue->wanted = queue->mode == SB_READ_SOME ? 0 : queue->n + (size_t)more;
+            queue->wanted = needed(queue->mode, queue->n);
         }
     }
     int wake = thirsty(queue);
@@ -300,8 +305,10 @@ int sb_body_try_read(struct sb_body *body, enum sb_read_mode mode, size_t n,
     int done = 1;
     if (queue->waiting != NULL)
         sb_fail(&result->error, SB_ERR_BUSY, "somebody else is reading the body");
-    else
+    else {
         done = take(queue, mode, n, result, lent);
+        queue->wanted = done ? 0 : needed(mode, n);
+    }
     int wake = thirsty(queue);
     pthread_mutex_unlock(&queue->lock);
     if (wake)

@@ -90,6 +90,21 @@ static int stream_write(lua_State *L)
     return sb_lua_op_made(L, slot);
 }
 
+/* try_write(data) -> how much, or nil, e */
+static int stream_try_write(lua_State *L)
+{
+    size_t len, taken;
+    struct sb_stream *stream = check(L);
+    const char *data = sb_lua_check_bytes(L, 2, &len);
+    struct sb_error err = {SB_OK};
+    if (sb_stream_try_write(stream, data, len, &taken, &err) < 0) {
+        lua_pushnil(L);
+        return 1 + sb_lua_push_error(L, &err);
+    }
+    lua_pushinteger(L, (lua_Integer)taken);
+    return 1;
+}
+
 static int stream_end_reading(lua_State *L)
 {
     sb_stream_end_reading(check(L));
@@ -120,13 +135,14 @@ void sb_lua_open_stream(lua_State *L)
         {"read", stream_read},
         {"try_read", stream_try_read},
         {"write", stream_write},
+        {"try_write", stream_try_write},
         {"close", stream_close},
         {"at_end", stream_at_end},
         {"close_write", stream_close_write},
         {"end_reading", stream_end_reading},
         {NULL, NULL},
     };
-    static const char *const plain[] = {"try_read",    "close",       "at_end",
+    static const char *const plain[] = {"try_read",    "try_write",   "close", "at_end",
                                         "close_write", "end_reading", NULL};
     static const struct sb_lua_class class = {
         .type = &sb_stream_type,

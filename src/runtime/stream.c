@@ -45,6 +45,7 @@ struct sb_stream {
     size_t room; /* of the next transfer */
     int eof, read_error;
     struct sb_op *reader; /* at most one, completer's reference */
+    int tried;            /* the last try got nothing; whoever tries is a reader, too */
     enum sb_read_mode mode;
     size_t want;
 
@@ -67,7 +68,7 @@ struct sb_stream {
 static size_t limit(const struct sb_stream *s)
 {
     size_t need = 0;
-    if (s->reader != NULL && s->mode != SB_READ_SOME)
+    if ((s->reader != NULL || s->tried) && s->mode != SB_READ_SOME)
         need = s->mode == SB_READ_EXACT || s->want == SIZE_MAX ? s->want : s->want + 1;
     return need > s->high ? need : s->high;
 }
@@ -251,7 +252,8 @@ static void watch(struct sb_stream *s)
     uint32_t events = 0;
     size_t most = limit(s);
     /* below half before it goes on, unless somebody waits for what is still to come */
-    s->paused = s->paused && s->reader == NULL ? s->unread.len > most / 2 : s->unread.len >= most;
+    s->paused = s->paused && s->reader == NULL && !s->tried ? s->unread.len > most / 2
+                                                            : s->unread.len >= most;
     if (s->readable && !s->eof && s->read_error == 0 && !s->paused)
         events |= EPOLLIN;
     if (s->head != NULL)
@@ -438,6 +440,7 @@ struct sb_op *sb_stream_read(struct sb_stream *s, struct sb_mailbox *mailbox,
         sb_fail(&r->error, SB_ERR_BUSY, "another read of this stream has not ended");
     } else {
         s->reader = op;
+        s->tried = 0;
         s->mode = mode;
         s->want = n;
         if (!serve(s, mode, n, r)) {
@@ -469,12 +472,17 @@ int sb_stream_try_read(struct sb_stream *s, enum sb_read_mode mode, size_t n,
     if (s->reader != NULL) {
         sb_fail(&result->error, SB_ERR_BUSY, "another read of this stream has not ended");
     } else {
+        s->tried = 0;
         done = serve(s, mode, n, result);
         if (!done) {
+            s->tried = 1;
+            s->mode = mode;
+            s->want = n;
             fill(s);
             done = serve(s, mode, n, result);
+            s->tried = !done;
         }
-        if (done ? s->paused && s->unread.len <= s->high / 2 : !s->started)
+        if (done ? s->paused && s->unread.len <= s->high / 2 : !s->started || s->paused)
             kick(s, NULL);
     }
     pthread_mutex_unlock(&s->lock);
@@ -564,6 +572,32 @@ struct sb_op *sb_stream_write(struct sb_stream *s, struct sb_mailbox *mailbox, c
         sb_op_complete(op);
     }
     return op;
+}
+
+int sb_stream_try_write(struct sb_stream *s, const void *data, size_t len, size_t *taken,
+                        struct sb_error *err)
+{
+    const unsigned char *at = data;
+    *taken = 0;
+    if (is_forked(s))
+        return sb_fail(err, SB_ERR_FORKED, "made before this process was forked");
+    pthread_mutex_lock(&s->lock);
+    int rc = refuse_write(s, err);
+    while (rc == 0 && s->head == NULL && *taken < len) { /* what is queued comes first */
+        ssize_t n = sb_transfer_write(&s->transfer, s->source.fd, at + *taken, len - *taken);
+        if (n >= 0) {
+            *taken += (size_t)n;
+        } else if (errno == EAGAIN) {
+            break;
+        } else {
+            s->write_error = errno;
+            rc = errno == EPIPE || errno == ECONNRESET
+                     ? sb_fail_errno(err, errno, "write", "nobody reads the other end")
+                     : sb_fail_errno(err, errno, "write", "cannot write");
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+    return rc;
 }
 
 /* ---- closing ---- */

@@ -40,6 +40,10 @@ int sb_stream_try_read(struct sb_stream *stream, enum sb_read_mode mode, size_t 
 struct sb_op *sb_stream_write(struct sb_stream *stream, struct sb_mailbox *mailbox,
                               const void *data, size_t len);
 
+/* What the kernel takes at once, nothing while something is queued: 0 and *taken, or a negative code. */
+int sb_stream_try_write(struct sb_stream *stream, const void *data, size_t len, size_t *taken,
+                        struct sb_error *err);
+
 /* Half-close after what is queued has been written; for read ends: stop and close. Idempotent, any
  * thread, never waits. */
 void sb_stream_close_write(struct sb_stream *stream);

@@ -56,13 +56,23 @@ local function existing(provider, id, labels, lifetime, deadline)
       return nil, err
     end
   end
-  local ok, why = box:resume { timeout = link.left(deadline) } -- with the lifetime it was made with
-  if ok and lifetime then
-    local longer
-    longer, why = connect(provider, id, labels, lifetime, deadline)
-    box:close()
-    return longer, why
-  elseif not ok then
+  -- With the lifetime it has had, unless that is too short: between a resume and a second call it could end.
+  local known, why = box:info { timeout = link.left(deadline) }
+  local longer = known and lifetime and (known.lifetime or 0) < lifetime and lifetime or nil
+  local ok = known
+  if known and known.state == "running" then -- woken by somebody else meanwhile: look again
+    ok, why = nil, errors.new { kind = "Busy", id = id, message = "the sandbox was being woken" }
+  elseif known then
+    ok, why = box:resume { lifetime = longer, timeout = link.left(deadline) }
+  end
+  if ok and lifetime and (box.ends_at or 0) < os.time() + lifetime - 1 then -- somebody else was first
+    ok, why = connect(provider, id, labels, lifetime, deadline)
+    if ok then
+      box:close()
+      return ok
+    end
+  end
+  if not ok then
     box:close()
     return nil, why
   end

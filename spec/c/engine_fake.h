@@ -106,6 +106,7 @@ static inline void fake_answer(struct fake *fake, int fd, const struct sb_msg *h
     case SB_S_HELLO:
         fake->hellos++;
         sb_pack_u64(&p, SB_F_VERSION, SB_PROTO_VERSION);
+        sb_pack_u64(&p, SB_F_RELEASE, UINT32_MAX); /* nobody asks it to leave */
         break;
     case SB_S_CREATE:
     case SB_S_CONNECT:

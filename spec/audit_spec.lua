@@ -46,6 +46,7 @@ describe("sandbar.audit", function()
       local sandbar = require "sandbar"
       local sandboxes = sandbar.open { root = %q, linger = 0 }
       sandbar.assert(sandbar.audit { fn = function(e) print(e.event, e.what, e.op, e.id) end })
+      collectgarbage("stop") -- not before the second is closed
       do
         sandbar.assert(sandboxes:create_scoped { id = "lost" })
         local closed = sandbar.assert(sandboxes:create_scoped { id = "closed" })

@@ -217,6 +217,24 @@ describe("a template", function()
     forget()
   end)
 
+  it("keeps apart steps that read alike: what is one argument, or one variable, is not two", function()
+    local one = build { name = "one", steps = { { env = { A = "1 B=2" } }, { run = { "touch", "/tmp/a b" } } } }
+    local two = build { name = "two", steps = { { env = { A = "1", B = "2" } }, { run = { "touch", "/tmp/a b" } } } }
+    assert.equal("--", cached(one))
+    assert.equal("--", cached(two))
+    local args = build { name = "args", steps = { { run = { "mkdir", "-p", "/tmp/d/a b" } } } }
+    assert.equal("-", cached(args))
+    assert.equal("-", cached(build { name = "args", steps = { { run = { "mkdir", "-p", "/tmp/d/a", "b" } } } }))
+    forget()
+  end)
+
+  it("with a step that something is in the way of is told so; it is no other build to wait for", function()
+    local err = refused("AlreadyExists", sandboxes.templates:build { name = "way", network = "deny", timeout = 20,
+      steps = { { workdir = "/etc/passwd" } } })
+    assert.is_truthy(err.message:find("/etc/passwd", 1, true), err.message)
+    assert.same({}, sandbar.assert(sandboxes:list()))
+  end)
+
   it("whose build is cancelled leaves nothing", function()
     local began = false
     sandbar.run(function()

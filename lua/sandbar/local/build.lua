@@ -18,6 +18,9 @@ local TAIL = 4096 -- of what a failed step has written, in the error
 local LIFETIME = 86400
 local POLL = 0.05
 
+-- Another build makes this step now, or has just made it. What is in the way of a step itself is AlreadyExists, too.
+local TAKEN = errors.new { kind = "AlreadyExists", op = OP, message = "another build is at this step" }
+
 local Build = {}
 Build.__index = Build
 
@@ -83,7 +86,7 @@ function Build:ensure(key, make)
     made, err = make(key)
     if made then
       return "made"
-    elseif err.kind ~= "AlreadyExists" then
+    elseif err ~= TAKEN then
       return nil, err
     end
     made, err = wait.sleep(POLL)
@@ -96,13 +99,22 @@ function Build:ensure(key, make)
   end
 end
 
+-- Makes the step of this key, of a sandbox or a directory.
+function Build:put(key, of)
+  local ok, err = self.driver:step(key, of, self:left())
+  if not ok and err.kind == "AlreadyExists" then
+    err = TAKEN
+  end
+  return ok, err
+end
+
 -- The step of this key: what is on the disk of a sandbox, or (subtree) of a directory in its root.
 function Build:seal(box, key, subtree)
   local ok, err = box:pause { keep = "disk", timeout = self:left() }
   if not ok then
     return nil, err
   end
-  return self.driver:step(key, { id = box.id, subtree = subtree }, self:left())
+  return self:put(key, { id = box.id, subtree = subtree })
 end
 
 -- ---- the steps ----
@@ -174,6 +186,10 @@ end
 function do_step.workdir(self, box, step)
   local path = resolve(self, step.given.workdir)
   local made, err = box.files:mkdir(path, { user = not self.single and self:user() or nil, timeout = self:left() })
+  if made == nil and err.kind == "AlreadyExists" then
+    return nil, errors.new { kind = err.kind, op = OP, step = step.number, cause = err,
+      message = ("step %d (workdir %s): something that is no directory is there"):format(step.number, step.text) }
+  end
   return made ~= nil, err -- false: it was there
 end
 
@@ -223,7 +239,8 @@ function Build:step(step)
     return nil, err
   end
   local at, how = self.at, "noted"
-  local key = digest.of { "step", at.key, step.kind, step.command and step.command[1] or "", step.text, inputs }
+  -- Of the parts, not of the text for people, which joins them.
+  local key = digest.of { "step", at.key, step.kind, digest.of(step.command or step.list or { step.text }), inputs }
   local run = do_step[step.kind]
   if run then
     local name = "=" .. key

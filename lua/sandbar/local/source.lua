@@ -51,7 +51,7 @@ end
 local function directory(build, path, tree)
   local key = digest.of { "directory", tree }
   local how, err = build:ensure("=" .. key, function(name)
-    return build.driver:step(name, { rootfs = path }, build:left())
+    return build:put(name, { rootfs = path })
   end)
   if not how then
     return nil, err

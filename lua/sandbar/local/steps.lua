@@ -186,7 +186,7 @@ function check_of.ready(step)
   return { text = table.concat(cmd, " ", 2), list = list }
 end
 
--- The steps in one form: kind, text (for people and keys), and what the kind needs. nil and InvalidArgument.
+-- The steps in one form: kind, text (for people), and what the kind needs. nil and InvalidArgument.
 function steps.parse(list)
   local out = {}
   for i, step in ipairs(list) do

@@ -2,6 +2,7 @@
 #
 # What goes where (V is empty, or the name of a sanitizer: asan, tsan):
 #   build/guest/pid1             the pid 1 of every sandbox: freestanding, static
+#   build/unpack/unpack          what unpacks archives in a sandbox
 #   build/supervisor/supervisor  the local engine's supervisor: static
 #   build/tlsrelay/tlsrelay      the second process of a sandbox's relay, carried by the supervisor: with OpenSSL
 #   build/[V/]obj/               what knows no Lua, built once for all Lua versions
@@ -150,7 +151,7 @@ $(O)/src/http/%.o: src/http/%.c $(O)/flags
 $(O)/src/%.o: src/%.c $(O)/flags
 	@mkdir -p $(@D)
 	$(call show,cc,$<)$(CC) $(LIB_CFLAGS) -MMD -MP -c -o $@ $<
-$(O)/src/engine/%.S.o: src/engine/%.S build/guest/pid1 build/supervisor/supervisor
+$(O)/src/engine/%.S.o: src/engine/%.S build/guest/pid1 build/supervisor/supervisor build/unpack/unpack
 	@mkdir -p $(@D)
 	$(call show,cc,$<)$(CC) -I. -MMD -MP -c -o $@ $<
 $(L)/obj/src/lua/%.o: src/lua/%.c $(L)/obj/flags
@@ -197,6 +198,12 @@ build/tlsrelay/obj/%.o: %.c
 build/supervisor/obj/%.o: %.c build/filter/filter.h
 	@mkdir -p $(@D)
 	$(call show,cc,$<)$(CC) $(BASE_CFLAGS) $(OPT) $(HARDEN) -Ibuild/filter -MMD -MP -c -o $@ $<
+
+# What unpacks archives, in a sandbox of its own; it loads libarchive when it is run.
+build/unpack/unpack: src/unpack/main.c
+	@mkdir -p $(@D)
+	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) $(HARDEN) -MMD -MP -MF $@.d -o $@.elf $< -Wl,-z,relro -Wl,-z,now $(LDFLAGS) -ldl
+	@objcopy --strip-all $@.elf $@
 
 build/filter/generate: $(FILTER_SRC)
 	$(call missing,src/engine/filter,$(FILTER_SRC))
@@ -247,7 +254,7 @@ build/spec/$(1)/supervisor: $$(LATER_SUPERVISOR:%.c=build/spec/$(1)/%.o) $$(SUPE
 	@mkdir -p $$(@D)
 	$$(call show,link)$$(CC) -static -o $$@ $$(LATER_SUPERVISOR:%.c=build/spec/$(1)/%.o) \
 		$$(filter-out $$(LATER_SUPERVISOR:%.c=build/supervisor/obj/%.o),$$(SUPERVISOR_OBJ)) $$(LDFLAGS)
-build/spec/$(1)/images.o: $$(ENGINE_ASM) build/guest/pid1 build/spec/$(1)/supervisor
+build/spec/$(1)/images.o: $$(ENGINE_ASM) build/guest/pid1 build/unpack/unpack build/spec/$(1)/supervisor
 	$$(call show,cc,$$@)$$(CC) -DSUPERVISOR=build/spec/$(1)/supervisor -c -o $$@ $$(ENGINE_ASM)
 build/spec/$(1)/sandbar/core.so: $$(LATER_CLIENT:%.c=build/spec/$(1)/%.o) build/spec/$(1)/images.o $(L)/sandbar/core.so
 	@mkdir -p $$(@D)
@@ -342,7 +349,7 @@ docs:
 # --- lint -----------------------------------------------------------------------------------------
 
 C_FILES := $(shell find src spec bench -name '*.[ch]' 2>/dev/null | LC_ALL=C sort)
-HOSTED_C := $(RUNTIME_SRC) $(ENGINE_SRC) $(BIND_SRC) $(HTTP_SRC) $(HTTP_BIND_SRC) \
+HOSTED_C := $(RUNTIME_SRC) $(ENGINE_SRC) $(BIND_SRC) $(HTTP_SRC) $(HTTP_BIND_SRC) src/unpack/main.c \
 	$(filter-out $(ENGINE_SRC),$(SUPERVISOR_SRC)) $(TLSRELAY_OWN)
 LUA_FILES := $(shell find lua spec examples bench types rockspec src -name '*.lua' 2>/dev/null | LC_ALL=C sort)
 
@@ -356,6 +363,7 @@ TIDY_BIND := $(patsubst %.c,build/tidy/%.ok,$(BIND_SRC) $(HTTP_BIND_SRC))
 TIDY_SUPERVISOR := $(patsubst %.c,build/tidy/%.ok,$(filter-out $(ENGINE_SRC),$(SUPERVISOR_SRC)))
 TIDY_TLSRELAY := $(patsubst %.c,build/tidy/%.ok,$(TLSRELAY_OWN))
 TIDY_GUEST := $(patsubst %.c,build/tidy/%.ok,$(filter %.c,$(GUEST_SRC)))
+TIDY_UNPACK := build/tidy/src/unpack/main.ok
 TIDY_FLAGS := -std=c11 -D_GNU_SOURCE -Isrc -DSB_VERSION='""'
 tidy = @mkdir -p $(@D); clang-tidy --quiet $< -- $(1) 2>/dev/null && touch $@
 $(TIDY_SHARED): build/tidy/%.ok: %.c build/obj/%.o .clang-tidy
@@ -366,10 +374,12 @@ $(TIDY_SUPERVISOR): build/tidy/%.ok: %.c build/supervisor/obj/%.o .clang-tidy
 	$(call tidy,$(TIDY_FLAGS) -Ibuild/filter)
 $(TIDY_TLSRELAY): build/tidy/%.ok: %.c build/tlsrelay/obj/%.o .clang-tidy
 	$(call tidy,$(TIDY_FLAGS))
+$(TIDY_UNPACK): build/tidy/%.ok: %.c build/unpack/unpack .clang-tidy
+	$(call tidy,$(TIDY_FLAGS))
 $(TIDY_GUEST): build/tidy/%.ok: %.c build/guest/obj/%.c.o .clang-tidy
 	$(call tidy,-std=c11 -ffreestanding -fno-builtin -Isrc)
 .PHONY: tidy-files
-tidy-files: $(TIDY_SHARED) $(TIDY_BIND) $(TIDY_SUPERVISOR) $(TIDY_TLSRELAY) $(TIDY_GUEST)
+tidy-files: $(TIDY_SHARED) $(TIDY_BIND) $(TIDY_SUPERVISOR) $(TIDY_TLSRELAY) $(TIDY_UNPACK) $(TIDY_GUEST)
 # check runs it with LINT_JOBS=1 beside the suites.
 LINT_JOBS ?= 2
 lint-tidy:
@@ -425,7 +435,7 @@ rock:
 DEPS := gcc make pkg-config binutils libc6-dev \
 	lua5.1 lua5.2 lua5.3 lua5.4 luajit2 \
 	liblua5.1-0-dev liblua5.2-dev liblua5.3-dev liblua5.4-dev libluajit2-5.1-dev \
-	libcurl4-openssl-dev libssl-dev libseccomp-dev libwslay-dev \
+	libcurl4-openssl-dev libssl-dev libseccomp-dev libwslay-dev libarchive13 \
 	lua-busted lua-check lua-cjson lua-filesystem lua-system luarocks \
 	python3 curl ca-certificates procps uidmap iproute2 \
 	clang clang-format clang-tidy cppcheck valgrind \

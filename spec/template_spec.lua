@@ -157,6 +157,25 @@ describe("a template", function()
     forget()
   end)
 
+  it("can begin with an archive, of which nothing comes outside", function()
+    local dir = helper.dir()
+    helper.sh("cd %s && mkdir -p fs/etc && echo packed > fs/etc/text && ln -s /etc fs/away && tar -czf fs.tgz -C fs .", dir)
+    for _, hit in ipairs { "-", "=" } do
+      local events = {}
+      build { name = "packed", from = dir .. "/fs.tgz", on_progress = function(event)
+        events[#events + 1] = event.event == "done" and (event.cached and "=" or "-") or nil
+      end }
+      assert.same({ hit }, events)
+    end
+    local box = create "packed"
+    assert.equal("packed\n", sandbar.assert(box.files:read "/away/text"))
+    box:close()
+    helper.sh("cd %s && tar -cPf out.tar --transform 's,^,../,' fs/etc/text", dir)
+    refused("InvalidArgument", sandboxes.templates:build { name = "packed", from = dir .. "/out.tar" })
+    refused("InvalidArgument", sandboxes.templates:build { name = "packed", from = dir .. "/fs/etc/text" })
+    forget()
+  end)
+
   it("has its start command running and ready when create returns", function()
     build { name = "serving", steps = {
       { run = "echo run > /tmp/how" },

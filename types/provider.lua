@@ -199,10 +199,17 @@ function Snapshots:build() end
 ---@field seconds? number of "done" and "built"
 ---@field digest? string of "built"
 
+---@class sandbar.BuildSource
+---@field path string
+---@field image? string its name, where there are several
+---@field max_bytes? integer that may be unpacked (default 32 GiB)
+---@field max_entries? integer (default 2,000,000)
+
 ---@class sandbar.Build
 ---@field name string
----@field from? string "base" (default), the name of a template, or the absolute path of a directory with a root file
----  system, which is copied: without devices, sockets and what this user cannot read
+---@field from? string|sandbar.BuildSource "base" (default), the name of a template, or an absolute path: of a directory
+---  with a root file system, which is copied (without devices, sockets and what this user cannot read), of a tar of one
+---  (gzip, bzip2, xz, zstd), of an OCI image layout or a tar of it, or of what `docker save` writes
 ---@field steps? sandbar.Step[]
 ---@field network? sandbar.Network of the steps (default "allow")
 ---@field limits? sandbar.Limits of the steps

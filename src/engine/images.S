@@ -1,5 +1,5 @@
-/* The programs run by the engine, as bytes: pid 1 of a sandbox, and the supervisor. The assembler looks
-   for them from the directory it is started in, or along -I. */
+/* The programs run by the engine, as bytes: pid 1 of a sandbox, the supervisor, and what unpacks archives. The
+   assembler looks for them from the directory it is started in, or along -I. */
 #ifndef SUPERVISOR /* the specs have others */
 #define SUPERVISOR build/supervisor/supervisor
 #endif
@@ -19,5 +19,6 @@
     .section .rodata.sandbar_images, "a", @progbits
     image sb_bytes_pid1, build/guest/pid1
     image sb_bytes_supervisor, SUPERVISOR
+    image sb_bytes_unpack, build/unpack/unpack
 
     .section .note.GNU-stack, "", @progbits

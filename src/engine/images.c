@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@
 
 extern const unsigned char sb_bytes_pid1[], sb_bytes_pid1_end[];
 extern const unsigned char sb_bytes_supervisor[], sb_bytes_supervisor_end[];
+
+extern const unsigned char sb_bytes_unpack[], sb_bytes_unpack_end[];
 
 static int image_fd(const char *name, const unsigned char *at, const unsigned char *end,
                     struct sb_error *err)
@@ -45,4 +48,10 @@ int sb_image_pid1(struct sb_error *err)
 int sb_image_supervisor(struct sb_error *err)
 {
     return image_fd("sandbar-supervisor", sb_bytes_supervisor, sb_bytes_supervisor_end, err);
+}
+
+const unsigned char *sb_image_unpack(size_t *n)
+{
+    *n = (uintptr_t)sb_bytes_unpack_end - (uintptr_t)sb_bytes_unpack;
+    return sb_bytes_unpack;
 }

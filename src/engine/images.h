@@ -1,4 +1,4 @@
-/* The two programs carried in this library as bytes, as sealed memfds to run them from. */
+/* The programs carried in this library as bytes; two of them as sealed memfds to run them from. */
 #ifndef SB_IMAGES_H
 #define SB_IMAGES_H
 
@@ -9,5 +9,7 @@
  * failed. */
 int sb_image_pid1(struct sb_error *err);
 int sb_image_supervisor(struct sb_error *err);
+/* The bytes of the program that unpacks archives. */
+const unsigned char *sb_image_unpack(size_t *n);
 
 #endif

@@ -74,7 +74,8 @@ enum sb_msg_type {
                            snapshot, once it is on the disk. Of a sandbox at rest without copying anything; of a
                            running one while it stands still. Its name may begin with "=": a step of a build, which
                            nobody is shown. A step can be made of the directory `subtree` in the root of a sandbox at
-                           rest, which is moved out of there, or (rootfs instead of id) of one of the host's */
+                           rest, which is moved out of there, or (rootfs instead of id) of one of the host's;
+                           data: a text that is kept with it */
     SB_S_SNAPSHOTS, /* -> SB_PART: snapshot, template, created_ms each, in the order of names; then SB_REPLY */
     SB_S_UNSNAPSHOT, /* snapshot -> reply; Busy while a sandbox made from it is there */
     SB_S_METRICS, /* id -> a sample: ms, and what is known of cpu_us, memory, size (of its disk), count (of processes

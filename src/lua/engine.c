@@ -2,6 +2,7 @@
  * beside it. */
 #include "engine.h"
 
+#include "../engine/images.h"
 #include "../engine/lifecycle.h"
 #include "../engine/relay/policy.h"
 #include "fields.h"
@@ -110,6 +111,15 @@ static int policy_entry(lua_State *L)
     return 1;
 }
 
+/* unpacker() -> the program that unpacks archives inside a sandbox, as bytes */
+static int unpacker(lua_State *L)
+{
+    size_t n;
+    const unsigned char *bytes = sb_image_unpack(&n);
+    lua_pushlstring(L, (const char *)bytes, n);
+    return 1;
+}
+
 void sb_lua_open_engine(lua_State *L)
 {
     sb_lua_open_fields(L);
@@ -118,6 +128,8 @@ void sb_lua_open_engine(lua_State *L)
     lua_setfield(L, -2, "engine");
     lua_pushcfunction(L, policy_entry);
     lua_setfield(L, -2, "policy_entry");
+    lua_pushcfunction(L, unpacker);
+    lua_setfield(L, -2, "unpacker");
     sb_lua_open_box(L);
     sb_lua_open_process(L);
     sb_lua_open_file(L);

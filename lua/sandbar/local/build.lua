@@ -109,12 +109,12 @@ function Build:put(key, of)
 end
 
 -- The step of this key: what is on the disk of a sandbox, or (subtree) of a directory in its root.
-function Build:seal(box, key, subtree)
+function Build:seal(box, key, subtree, note)
   local ok, err = box:pause { keep = "disk", timeout = self:left() }
   if not ok then
     return nil, err
   end
-  return self:put(key, { id = box.id, subtree = subtree })
+  return self:put(key, { id = box.id, subtree = subtree, note = note })
 end
 
 -- ---- the steps ----

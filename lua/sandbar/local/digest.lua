@@ -16,6 +16,11 @@ local function hex(bytes)
   end))
 end
 
+-- Of bytes, as images name their blobs.
+function digest.hex(bytes)
+  return hex(http.sha256(bytes))
+end
+
 -- Of a list of texts, each behind its length so that no two lists look alike.
 function digest.of(texts)
   local parts = {}

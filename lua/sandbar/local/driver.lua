@@ -140,20 +140,22 @@ function Driver:delete_snapshot(name, timeout)
   return r and true, err
 end
 
--- A step of a build by its key: of a sandbox at rest, of a directory in its root, or of one of the host's.
+-- A step of a build by its key: of a sandbox at rest, of a directory in its root, or of one of the host's. `note` is
+-- kept with it.
 function Driver:step(key, of, timeout)
   local r, err = self:request("build", timeout, "snapshot",
-    { id = of.id, subtree = of.subtree, rootfs = of.rootfs, snapshot = key })
+    { id = of.id, subtree = of.subtree, rootfs = of.rootfs, data = of.note, snapshot = key })
   return r and true, err
 end
 
--- Named templates, all of them or the one named; and which of the steps there are.
+-- Named templates, all of them or the one named; which of the steps there are; and the note of the last of those.
 function Driver:templates(name, steps, timeout)
   local r, err = self:request("list", timeout, "list_templates", { template = name, step_key = steps })
   if not r then
     return nil, err
   end
-  return r.parts or {}, r.fields and r.fields.step_key or {}
+  local last = r.fields or {}
+  return r.parts or {}, last.step_key or {}, last.data
 end
 
 function Driver:publish(fields, timeout)

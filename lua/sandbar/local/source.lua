@@ -5,7 +5,11 @@
 
 local digest = require "sandbar.local.digest"
 local errors = require "sandbar.errors"
+local lazy = require "sandbar.lazy"
+local steps = require "sandbar.local.steps"
 local values = require "sandbar.local.values"
+
+local image, unpack = lazy "sandbar.local.image", lazy "sandbar.local.unpack"
 
 local OP = "templates:build"
 
@@ -62,7 +66,29 @@ local function directory(build, path, tree)
   return at, how
 end
 
-local function place(build, path)
+-- An archive, or the directory of an image.
+local function archive(build, path, tree, is_directory, want)
+  local key = unpack.key(tree, want)
+  local how, err = build:ensure("=" .. key, function(name)
+    return unpack.make(build, name, path, is_directory, want)
+  end)
+  if not how then
+    return nil, err
+  end
+  local listed, _, note = build.driver:templates("", { "=" .. key }, build:left())
+  if not listed then
+    return nil, _
+  end
+  local at, defaults = state(key), image.unpack(note or "")
+  at.step = "=" .. key
+  at.chain[1] = at.step
+  at.env, at.cwd = defaults.env, defaults.cwd
+  at.user = not (build.single and defaults.user == "root") and defaults.user or nil
+  at.start = #defaults.start > 0 and steps.command(defaults.start) or nil
+  return at, how
+end
+
+local function place(build, path, want)
   if path:sub(1, 1) ~= "/" or path:find("%z") then
     return invalid("an absolute path is needed")
   end
@@ -70,24 +96,32 @@ local function place(build, path)
   if not tree then
     return nil, entries
   end
-  if entries[1].type ~= "directory" then
-    return nil, errors.new {
-      kind = "Unsupported", op = OP, clause = "from", message = "from: archives are not there yet",
-    }
+  if entries[1].type ~= "directory" and entries[1].type ~= "file" then
+    return invalid(("%s is neither a file nor a directory (links are not followed)"):format(path))
+  elseif entries[1].type == "file" then
+    return archive(build, path, tree, false, want)
+  end
+  for _, entry in ipairs(entries) do
+    if entry.path == "oci-layout" and entry.type == "file" then
+      return archive(build, path, tree, true, want)
+    end
   end
   return directory(build, path, tree)
 end
 
--- `from`: "base", the name of a template, or a path.
+-- `from`: "base", the name of a template, a path, or { path, image, max_bytes, max_entries }.
 function source.begin(build, from)
-  if from == "base" then
+  local want
+  if type(from) == "table" then
+    from, want = from.path, from
+  elseif from == "base" then
     return state(digest.of { "base" })
   end
   build:tell { event = "step", step = 0, kind = "from", text = from }
-  if not from:find("/", 1, true) then
+  if not want and not from:find("/", 1, true) then
     return named(build, from)
   end
-  local at, how = place(build, from)
+  local at, how = place(build, from, want)
   if not at then
     return nil, how
   end

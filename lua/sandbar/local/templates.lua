@@ -30,7 +30,7 @@ end
 
 local BUILD = {
   name = "!string",
-  from = "string",
+  from = "string|table",
   steps = "table",
   network = "string|table",
   limits = "table",
@@ -38,6 +38,9 @@ local BUILD = {
   on_progress = "callable",
   timeout = "timeout",
 }
+
+local MOST = 2 ^ 53
+local FROM = { path = "!string", image = "string", max_bytes = "size", max_entries = "integer" }
 
 local function check_name(name, op)
   local ok, err = values.check_id(name, "template")
@@ -55,6 +58,18 @@ end
 function Collection:build(opts)
   opts = check.options("build", 1, opts, BUILD)
   steps.shape("build", opts.steps or {})
+  if type(opts.from) == "table" then
+    check.options("build", 1, opts.from, FROM)
+    for _, name in ipairs { "max_bytes", "max_entries" } do
+      local bound = opts.from[name]
+      if bound and not (bound >= 0 and bound <= MOST) then
+        return nil, errors.new {
+          kind = "InvalidArgument", op = "templates:build", clause = "from." .. name,
+          message = ("from.%s: %s is not from 0 to 2^53"):format(name, tostring(bound)),
+        }
+      end
+    end
+  end
   local given = {}
   for key, value in pairs(opts) do
     given[key] = value

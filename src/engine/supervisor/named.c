@@ -379,8 +379,13 @@ int sb_named_list(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
             continue;
         memcpy(step, v.data, v.len);
         step[v.len] = '\0';
-        if (sb_snapshot_find(step) != NULL)
-            sb_pack_bytes(&p, SB_F_STEP_KEY, v.data, v.len);
+        if (sb_snapshot_find(step) == NULL)
+            continue;
+        size_t len = 0;
+        sb_autofree char *note = sb_snapshot_note(step, &len);
+        sb_pack_bytes(&p, SB_F_STEP_KEY, v.data, v.len);
+        if (note != NULL)
+            sb_pack_bytes(&p, SB_F_DATA, note, len);
     }
     sb_conn_send(c, &p, NULL, 0);
     return 0;

@@ -35,6 +35,7 @@ struct snapshot {
     struct snapshot *next;
     struct sb_record rec;   /* id: its name */
     struct sb_list env;     /* while it is being made */
+    struct sb_list note;    /* likewise: the text that is kept with a step */
     struct sb_source maker; /* pidfd of the process that a temporary one ends with */
     struct sb_source job;   /* the process that copies and syncs */
     struct sb_conn *asker;  /* NULL: gone */
@@ -62,6 +63,13 @@ const struct sb_record *sb_snapshot_find(const char *name)
     return s != NULL && s->whole ? &s->rec : NULL;
 }
 
+char *sb_snapshot_note(const char *name, size_t *n)
+{
+    char path[SB_ID_MAX + 8];
+    snprintf(path, sizeof path, "%s/note", name);
+    return sb_read_at(sup.snapshots, path, SB_SHOWN_MAX, n);
+}
+
 int sb_snapshot_env(const char *name, struct sb_list *env)
 {
     char path[SB_ID_MAX + 8];
@@ -84,6 +92,7 @@ static void drop(struct snapshot *s)
     sb_loop_drop(&s->job);
     sb_loop_drop(&s->maker);
     free(s->env.data);
+    free(s->note.data);
     sb_record_free(&s->rec);
     sb_loop_bury(s);
     sb_snapshot_prune();
@@ -183,6 +192,7 @@ static int write_record(struct snapshot *s, struct sb_failure *f)
         openat(sup.snapshots, s->rec.id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (dir < 0 ||
         (s->env.len != 0 && sb_write_at(dir, "env", s->env.data, s->env.len, 0600) < 0) ||
+        (s->note.len != 0 && sb_write_at(dir, "note", s->note.data, s->note.len, 0600) < 0) ||
         sb_record_write(&s->rec, dir) < 0)
         return sb_failed_errno(f, "record", "cannot write the snapshot's record");
     return 0;
@@ -507,6 +517,7 @@ static struct snapshot *new_one(struct sb_conn *c, const struct sb_wire_in *in,
                                 struct sb_failure *f)
 {
     char name[SB_ID_MAX + 1];
+    struct sb_field_view v;
     if (name_of(in, name, f) < 0)
         return NULL;
     if (mkdirat(sup.snapshots, name, 0700) < 0) {
@@ -529,6 +540,17 @@ static struct snapshot *new_one(struct sb_conn *c, const struct sb_wire_in *in,
     s->req = in->head.req;
     s->next = all;
     all = s;
+    if (sb_read_find(&in->fields, SB_F_DATA, &v)) {
+        s->note.data = malloc(v.len + 1);
+        s->note.len = v.len;
+        if (s->note.data == NULL) {
+            sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
+            s->asker = NULL;
+            drop(s);
+            return NULL;
+        }
+        memcpy(s->note.data, v.data, v.len);
+    }
     return s;
 }
 

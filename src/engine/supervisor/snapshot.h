@@ -20,6 +20,8 @@ int sb_snapshot_delete(struct sb_conn *c, const struct sb_wire_in *in, struct sb
 /* The record of the snapshot `name`, NULL if there is none; the environment kept with it, as a list. */
 const struct sb_record *sb_snapshot_find(const char *name);
 int sb_snapshot_env(const char *name, struct sb_list *env);
+/* The text kept with a step, allocated; NULL: none. */
+char *sb_snapshot_note(const char *name, size_t *n);
 
 /* A sandbox that was frozen for a snapshot stands now; or will not, and `f` says why. */
 void sb_snapshot_frozen(struct sb_box *b);

@@ -27,7 +27,8 @@ describe("duration.parse", function()
       { 0 / 0, "lifetime: nan is not a number of seconds" },
       { "60", "lifetime: '60' is not a duration (a number of seconds, or a text like '90s', '10 minutes', '1h')" },
       { "-5s", "lifetime: '-5s' is not a duration (a number of seconds, or a text like '90s', '10 minutes', '1h')" },
-      { "5 fortnights", "lifetime: '5 fortnights' has an unknown unit (known are ms, s, min, h, d)" },
+      { "5 fortnights", "lifetime: '5 fortnights' has an unknown unit (known are ms, s, sec, m, min, h, d, and millisecond, "
+        .. "second, minute, hour, day, also with s)" },
       { "", "lifetime: '' is not a duration (a number of seconds, or a text like '90s', '10 minutes', '1h')" },
       { true, "lifetime: true is not a duration (a number of seconds, or a text like '90s')" },
     }, function(value, text)

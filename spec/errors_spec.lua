@@ -112,7 +112,29 @@ describe("sandbar.errors", function()
   end)
 end)
 
+describe("what a command has written", function()
+  it("stands behind an error's text, without blanks and without a lone colon", function()
+    assert.equal("it failed: why", errors.with_output("it failed", "\nwhy\n"))
+    assert.equal("it failed", errors.with_output("it failed", "\n"))
+    assert.equal("it failed", errors.with_output("it failed", ""))
+  end)
+end)
+
 describe("sandbar.assert", function()
+  it("notes where it raised, which only the interpreter's own handler shows", function()
+    local e = errors.new { kind = "Busy", op = "exec", message = "m" }
+    local ok, shown = xpcall(function() sandbar.assert(nil, e) end, tostring)
+    assert.is_false(ok)
+    local line = e.where:match("errors_spec%.lua:(%d+)$")
+    assert.is_truthy(line, e.where)
+    if _VERSION ~= "Lua 5.1" then
+      assert.equal(e.where .. ": exec: m (Busy)", shown)
+    end
+    pcall(sandbar.assert, nil, e)
+    assert.equal(line, e.where:match("(%d+)$"))
+    assert.equal("exec: m (Busy)", tostring(e))
+  end)
+
   it("passes everything on", function()
     assert.same({ 1, 2, 3 }, { sandbar.assert(1, 2, 3) })
   end)

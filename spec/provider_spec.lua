@@ -310,6 +310,7 @@ local sandbar = require "sandbar"
       refused("InvalidArgument", "network", sandboxes:create { network = network })
       assert.is_false(sandbar.assert(sandboxes:explain { network = network }).ok)
     end
+    refused("InvalidArgument", "network = { allow = { ... } }", sandboxes:create { network = { "pypi.org" } })
     for _, network in ipairs { "allow", { allow = {} }, { allow = { "A.b.", "*.c", "10.0.0.0/8", "::1", "fd00::/8", "1.2.3.4" },
       deny = { "0.0.0.0/0", "::/0" } } } do
       assert.is_true(sandbar.assert(sandboxes:explain { network = network }).ok)

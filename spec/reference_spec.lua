@@ -53,6 +53,7 @@ describe("process references", function()
     not_found(ref .. "AA")
     not_found("sandbar-proc:")
     not_found("sandbar-proc:AAAA")
+    assert.matches('"ticker" is no process reference', tostring(select(2, box:attach("ticker"))), 1, true) -- it is a tag
     local parsed = assert(reference.parse(ref))
     local function altered(field, value)
       local what = { args = { "sleep", "352" } }

@@ -113,7 +113,7 @@ describe("an audit event", function()
     assert.equal("the audit function failed: no", said)
   end)
 
-  it("was called userdata when a lost scope's finalizer used it after its collection", function()
+  it("raised bad arguments when a lost scope's finalizer used it after its collection", function()
     local said = {}
     local function lose()
       local secret, scope = sandbar.secret(VALUE), sandbar.new_scope()
@@ -133,8 +133,13 @@ describe("an audit event", function()
     collectgarbage()
     collectgarbage()
     sandbar.sleep(0.001)
-    assert.matches("secret expected, got one that was collected", said[1], 1, true)
+    assert.same({ false, true }, { core.is_secret(said[1]) })
     assert.matches("string expected, got a secret that was collected", said[2], 1, true)
+    local values = require "sandbar.local.values"
+    assert.equal("env: A: the secret was collected (Closed)", tostring(select(2, values.check_env({ A = said[1] }, 1000))))
+    local check = require "sandbar.check"
+    check.map("exec", 2, "env", { A = said[1] }, "secret")
+    assert.is_nil(check.collected(sandbar.secret(VALUE), "env"))
   end)
 
   it("one too short to be a secret does not make all text unreadable", function()

@@ -220,8 +220,11 @@ describe("a template", function()
     assert.is_truthy(err.message:find("why not", 1, true), err.message)
     assert.same({}, sandbar.assert(sandboxes.templates:list()))
     assert.equal("=", cached(build { name = "broken", steps = { good } }))
-    refused("NotFound", sandboxes.templates:build { name = "broken", network = "deny",
-      steps = { { copy = "/no/such/file", to = "/tmp/" } } })
+    assert.equal("step 2 (copy /no/such/file /tmp/): /no/such/file: No such file or directory",
+      refused("NotFound", sandboxes.templates:build { name = "broken", network = "deny",
+        steps = { good, { copy = "/no/such/file", to = "/tmp/" } } }).message)
+    local _, raised = pcall(sandboxes.templates.build, sandboxes.templates, { name = "x", steps = { good, { copy = "x" } } })
+    assert.matches("option 'steps': element 2: option 'to' is missing", raised, 1, true)
     refused("NotFound", sandboxes.templates:build { name = "broken", from = "none", network = "deny" })
     refused("Timeout", sandboxes.templates:build { name = "broken", network = "deny", timeout = 0.3,
       steps = { { run = "sleep 1000" } } })

@@ -8,6 +8,7 @@
 ---@field op? string the call that failed: "exec", "write", ...
 ---@field retryable boolean worth trying again as it is
 ---@field cause? sandbar.Error|string what was behind it
+---@field where? string "file:line" of the `sandbar.assert` that raised it first
 ---@field id? string the sandbox it is about
 ---@field path? string the path it is about
 ---@field limit? number|string which limit, or its value

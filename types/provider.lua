@@ -12,7 +12,7 @@
 ---@field auto_resume? boolean the next call into it wakes it (default false; needs on_expiry = "pause", said explicitly)
 ---@field labels? table<string, string>
 ---@field env? table<string, sandbar.Value> of every command in it
----@field user? string (default "user")
+---@field user? string of commands (default "user"); looked up when one starts, as is cwd
 ---@field cwd? string of commands; relative or ~: from the user's home (default: the home)
 ---@field network? sandbar.Network (default "deny")
 ---@field limits? sandbar.Limits

@@ -22,7 +22,7 @@ local is = {
   callable = compat.is_callable,
   list = function(v) return type(v) == "table" end,
   map = function(v) return type(v) == "table" end,
-  secret = function(v) return type(v) == "string" or core.is_secret(v) end,
+  secret = function(v) return type(v) == "string" or select(2, core.is_secret(v)) end, -- also if collected
   readable = function(v)
     local kind = type(v)
     if kind ~= "userdata" and kind ~= "table" then
@@ -97,6 +97,15 @@ check.type_name = type_name
 
 --- Can it be read like a file of Lua's?
 check.readable = is.readable
+
+--- Closed, about a secret that a finalizer still had when it was collected already; nil for any other value.
+function check.collected(v, what)
+  local living, secret = core.is_secret(v)
+  if secret and not living then
+    return errors.new { kind = "Closed", message = what .. ": the secret was collected" }
+  end
+  return nil
+end
 
 --- Raises "bad argument #index to 'fname' (why)".
 function check.fail(fname, index, why, level)
@@ -178,11 +187,11 @@ local function compile(schema)
 end
 
 --- Raises unless `opts` is nil or a table with the keys and types of `schema` ({ key = types }; options are
---- optional, unless `types` begins with "!"). Returns it, an empty table for nil.
-function check.options(fname, index, opts, schema, level)
-  level = (level or 1) + 1
+--- optional, unless `types` begins with "!"). Returns it, an empty table for nil. `said` goes before what is wrong.
+function check.options(fname, index, opts, schema, level, said)
+  level, said = (level or 1) + 1, said or ""
   if opts ~= nil and type(opts) ~= "table" then
-    check.fail(fname, index, "table expected, got " .. type_name(opts), level)
+    check.fail(fname, index, said .. "table expected, got " .. type_name(opts), level)
   end
   local made = compiled[schema] or compile(schema)
   local known, required = made.known, made.required
@@ -195,29 +204,31 @@ function check.options(fname, index, opts, schema, level)
   for key, value in pairs(opts) do
     local p = known[key]
     if p == nil then
-      check.fail(fname, index, unknown(key, schema), level)
+      check.fail(fname, index, said .. unknown(key, schema), level)
     end
     if type(value) ~= p.plain and not matches(p, value) then
-      check.fail(fname, index, ("option '%s': %s expected, got %s"):format(key, p.spoken, type_name(value)), level)
+      check.fail(fname, index, ("%soption '%s': %s expected, got %s"):format(said, key, p.spoken, type_name(value)),
+        level)
     end
   end
   for i = 1, #required do
     if opts[required[i]] == nil then
-      check.fail(fname, index, ("option '%s' is missing"):format(required[i]), level)
+      check.fail(fname, index, ("%soption '%s' is missing"):format(said, required[i]), level)
     end
   end
   return opts
 end
 
 --- Raises unless the option `option` is absent or has strings as keys and values of `types`.
-function check.map(fname, index, option, map, types, level)
+function check.map(fname, index, option, map, types, level, said)
   level = (level or 1) + 1
   local p = parse(types)
   for key, value in pairs(map or {}) do
     if type(key) ~= "string" then
-      check.fail(fname, index, ("option '%s': strings expected as keys, got %s"):format(option, type_name(key)), level)
+      check.fail(fname, index, ("%soption '%s': strings expected as keys, got %s"):format(said or "", option,
+        type_name(key)), level)
     elseif not matches(p, value) then
-      check.fail(fname, index, ("option '%s': '%s': %s expected, got %s"):format(option, key, p.spoken,
+      check.fail(fname, index, ("%soption '%s': '%s': %s expected, got %s"):format(said or "", option, key, p.spoken,
         type_name(value)), level)
     end
   end

@@ -13,6 +13,10 @@ local UNITS = {
   d = 86400, day = 86400, days = 86400,
 }
 
+local UNKNOWN =
+  "has an unknown unit (known are ms, s, sec, m, min, h, d, and millisecond, second, "
+  .. "minute, hour, day, also with s)"
+
 --- Beyond this (292 years) a deadline no longer fits 64 bits of nanoseconds: it is as good as none.
 duration.FOREVER = 2 ^ 63 / 1e9
 
@@ -32,7 +36,7 @@ function duration.parse(v, what)
       return refuse(what, v, "is not a duration (a number of seconds, or a text like '90s', '10 minutes', '1h')")
     end
     if not UNITS[unit] then
-      return refuse(what, v, "has an unknown unit (known are ms, s, min, h, d)")
+      return refuse(what, v, UNKNOWN)
     end
     seconds = tonumber(number) * UNITS[unit]
   elseif type(v) ~= "number" then

@@ -49,10 +49,17 @@ end
 
 local Error = { __name = "sandbar.Error" }
 
+-- Is this the interpreter, or another message handler in C, that asks for the text of what has just been raised?
+local function just_raised()
+  local asker, raiser = debug.getinfo(3, "S"), debug.getinfo(4, "f")
+  return asker ~= nil and asker.what == "C" and raiser ~= nil and raiser.func == error
+end
+
 function Error.__tostring(e)
   local op = e.op and e.op .. ": " or ""
   local path = type(e.path) == "string" and not e.message:find(e.path, 1, true) and one_line(e.path) .. ": " or ""
-  return ("%s%s%s (%s)"):format(op, path, e.message, e.kind)
+  local where = e.where and just_raised() and e.where .. ": " or ""
+  return ("%s%s%s%s (%s)"):format(where, op, path, e.message, e.kind)
 end
 
 function Error.__concat(a, b)
@@ -144,6 +151,12 @@ function errors.reported(op, err, errno)
   }
 end
 
+--- `text`, and what a command has written behind it; by itself where that is nothing but blanks.
+function errors.with_output(text, output)
+  output = output:match("^%s*(.-)%s*$")
+  return output ~= "" and text .. ": " .. output or text
+end
+
 --- One error of several reasons ({ type =, error = }, see scope.lua), the first one leading the message.
 function errors.aggregate(reasons, op)
   local texts = {}
@@ -159,7 +172,8 @@ function errors.aggregate(reasons, op)
     cause = reasons[1] and reasons[1].error }
 end
 
---- The standard assert, but what it raises is the error object itself, on every Lua.
+--- The standard assert, but what it raises is the error object itself, on every Lua. `where` of it is the file and line
+--- that raised it first: nobody else knows once scopes have closed, and an interpreter shows it.
 function errors.assert(...)
   local ok, err = ...
   if ok then
@@ -167,6 +181,11 @@ function errors.assert(...)
   end
   if err == nil then
     err = "assertion failed!"
+  elseif getmetatable(err) == Error and err.where == nil then
+    local at = debug.getinfo(2, "Sl")
+    if at and at.currentline > 0 then
+      err.where = ("%s:%d"):format(at.short_src, at.currentline)
+    end
   end
   error(err, 0)
 end

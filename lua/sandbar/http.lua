@@ -129,6 +129,10 @@ local function add_line(lines, name, value)
   elseif type(value) == "string" or type(value) == "number" then
     lines[#lines + 1] = name .. ": " .. value -- string.format would end at a zero byte on 5.1
   else
+    local closed = check.collected(value, ("header '%s'"):format(name))
+    if closed then
+      return nil, closed
+    end
     return bad(("header '%s': string or secret expected, got %s"):format(name, check.type_name(value)))
   end
   return true
@@ -209,7 +213,10 @@ function http.fetch(port, request)
   end
   local body, upload = request.body, nil
   if body ~= nil and type(body) ~= "string" and not core.is_secret(body) then
-    if not compat.is_callable(body) and not check.readable(body) then
+    local closed = check.collected(body, "body")
+    if closed then
+      return nil, closed
+    elseif not compat.is_callable(body) and not check.readable(body) then
       return bad(("body: string, secret, function or file expected, got %s"):format(type(body)))
     end
     upload = native.upload()

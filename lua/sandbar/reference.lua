@@ -120,7 +120,14 @@ end
 -- Back to { sandbox, pid, boot, start_ns, fingerprint, cwd }; a damaged one is NotFound: whatever it
 -- once named, nothing has that name.
 function reference.parse(text)
-  local bytes = #text <= MAX_BYTES and reference.is(text) and reference.decode(text:sub(#PREFIX + 1))
+  if not reference.is(text) then
+    return nil, errors.new {
+      kind = "NotFound", op = "attach",
+      message = ("%q is no process reference (those begin with %s); a tag is given as attach { tag = ... }"):format(
+        text:sub(1, 64), PREFIX),
+    }
+  end
+  local bytes = #text <= MAX_BYTES and reference.decode(text:sub(#PREFIX + 1))
   local fields = bytes and split(bytes) or {}
   if #fields ~= FIELDS or fields[1] ~= VERSION or not is_number(fields[3], 10) or not is_number(fields[5], 20)
     or not fields[6]:match("^[%da-f]+$") or #fields[6] ~= 64 then

@@ -57,8 +57,10 @@ static int secret_prefixed(lua_State *L)
 {
     size_t len, prefix_len = 0;
     struct sb_secret *secret = to_secret(L, 1);
-    if (secret == NULL && luaL_testudata(L, 1, NAME) != NULL)
-        return luaL_argerror(L, 1, "secret expected, got one that was collected");
+    if (secret == NULL && luaL_testudata(L, 1, NAME) != NULL) {
+        new_slot(L); /* collected as well: whoever uses it is told that */
+        return 1;
+    }
     if (secret == NULL)
         return sb_lua_typeerror(L, 1, "secret");
     const char *prefix = sb_lua_check_bytes(L, 2, &prefix_len);

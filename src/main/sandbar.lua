@@ -64,7 +64,8 @@ local function run(script, ...)
   end
   local function script_failed(e)
     interrupted = is_interrupt(e)
-    trace = type(e) == "string" and debug.traceback(e, 2) or nil
+    local where = type(e) == "table" and rawget(e, "where")
+    trace = type(e) == "string" and debug.traceback(e, 2) or where and ("%s: %s"):format(where, tostring(e)) or nil
     return e
   end
   local ok, failure, detail = pcall(sandbar.scope, function(scope)

@@ -128,7 +128,7 @@ local function failed(step, result, tail)
   local how = result.signal and "ended by " .. result.signal or ("exited with %d"):format(result.exit_code or -1)
   return nil, errors.new {
     kind = "CommandFailed", op = OP, step = step.number, result = result,
-    message = ("step %d (%s %s) %s: %s"):format(step.number, step.kind, step.text, how, tail),
+    message = errors.with_output(("step %d (%s %s) %s"):format(step.number, step.kind, step.text, how), tail),
   }
 end
 
@@ -150,6 +150,22 @@ function Build:execute(box, step, cmd, opts)
     return failed(step, r, tail)
   end
   return true
+end
+
+-- Why a step cannot be done, with which one it is. What ends the build from outside is told as it is.
+local FROM_OUTSIDE = { Timeout = true, Cancelled = true, Closed = true, Forked = true, CannotWait = true }
+
+local function at_step(step, err)
+  if not errors.is(err) or type(err.step) == "number" or FROM_OUTSIDE[err.kind] then
+    return err
+  end
+  local told = {}
+  for key, value in pairs(err) do
+    told[key] = value
+  end
+  told.op, told.step, told.cause = OP, step.number, err
+  told.message = ("step %d (%s %s): %s"):format(step.number, step.kind, step.text, err.message)
+  return errors.new(told)
 end
 
 local do_step = {}
@@ -187,8 +203,7 @@ function do_step.workdir(self, box, step)
   local path = resolve(self, step.given.workdir)
   local made, err = box.files:mkdir(path, { user = not self.single and self:user() or nil, timeout = self:left() })
   if made == nil and err.kind == "AlreadyExists" then
-    return nil, errors.new { kind = err.kind, op = OP, step = step.number, cause = err,
-      message = ("step %d (workdir %s): something that is no directory is there"):format(step.number, step.text) }
+    return nil, errors.new { kind = err.kind, op = OP, message = "something that is no directory is there" }
   end
   return made ~= nil, err -- false: it was there
 end
@@ -296,7 +311,7 @@ function Build:run(from, list)
   for _, step in ipairs(list) do
     local ok, why = self:step(step)
     if not ok then
-      return nil, why
+      return nil, at_step(step, why)
     end
   end
   local at = self.at

@@ -2,6 +2,7 @@
 -- one: its header and its value meet in C, which checks what cannot be seen here.
 
 local audit = require "sandbar.audit"
+local check = require "sandbar.check"
 local core = require "sandbar.core"
 local values = require "sandbar.local.values"
 
@@ -52,6 +53,10 @@ local function add_headers(out, said, rule)
     if core.is_secret(value) then
       audit.emit("secret", { what = "inject", name = name, host = rule.host })
     elseif type(value) ~= "string" then
+      local closed = check.collected(value, ("%s.set_headers: %s"):format(said, name))
+      if closed then
+        return nil, closed
+      end
       return invalid(said .. ".set_headers", ("the value of %s is neither a string nor a secret"):format(name))
     end
     out[#out + 1] = { ("s%s:"):format(name), value }

@@ -40,8 +40,8 @@ local function prepare(box, what, deadline, timeout)
     elseif not r.ok then
       return nil, errors.new {
         kind = "CommandFailed", op = "prepare", result = r,
-        message = ("command %d of prepare %s: %s"):format(i,
-          r.signal and "ended by " .. r.signal or ("exited with %d"):format(r.exit_code), r.stderr:sub(-1024)),
+        message = errors.with_output(("command %d of prepare %s"):format(i, r.signal and "ended by " .. r.signal
+          or ("exited with %d"):format(r.exit_code)), r.stderr:sub(-1024)),
       }
     end
   end
@@ -86,7 +86,7 @@ local function not_ready(box, process, why, cause)
   end
   return nil, errors.new {
     kind = "StartFailed", op = "create", result = ended, cause = cause, output = tail,
-    message = ("the template's start command is not ready: %s%s"):format(why, tail ~= "" and ": " .. tail or ""),
+    message = errors.with_output("the template's start command is not ready: " .. why, tail),
   }
 end
 

@@ -51,6 +51,9 @@ function network.check(policy, f)
   elseif type(policy) ~= "table" then
     return invalid("network", ("network: %q is neither \"allow\", \"deny\" nor a table"):format(tostring(policy)))
   end
+  if policy[1] ~= nil then
+    return invalid("network", "network: a list by itself says nothing; write network = { allow = { ... } }")
+  end
   for key in pairs(policy) do
     if not KEYS[key] then
       return invalid("network", ("network: there is no key %q"):format(tostring(key)))

@@ -15,7 +15,7 @@ local steps = {}
 -- What a step may hold, by the key that makes it one.
 local SCHEMA = {
   run = { run = "string|table" },
-  copy = { copy = "string", to = "string", owner = "string", mode = "string|integer" },
+  copy = { copy = "string", to = "!string", owner = "string", mode = "string|integer" },
   env = { env = "table" },
   workdir = { workdir = "string" },
   user = { user = "string" },
@@ -56,11 +56,10 @@ function steps.shape(fname, list)
     if not kind then
       check.fail(fname, 1, ("option 'steps': element %d: %s"):format(i, why), 2)
     end
-    check.options(fname, 1, step, SCHEMA[kind], 2)
+    local said = ("option 'steps': element %d: "):format(i)
+    check.options(fname, 1, step, SCHEMA[kind], 2, said)
     if kind == "env" then
-      check.map(fname, 1, "env", step.env, "string", 2)
-    elseif kind == "copy" then
-      check.arg(fname, 1, step.to, "string", 2)
+      check.map(fname, 1, "env", step.env, "string", 2, said)
     end
   end
   for key in pairs(list) do

@@ -2,6 +2,7 @@
 -- environments, lifetimes.
 
 local audit = require "sandbar.audit"
+local check = require "sandbar.check"
 local core = require "sandbar.core"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
@@ -92,6 +93,10 @@ function values.check_env(env, max)
       total = total + #name + 2
       audit.emit("secret", { what = "env", name = name })
     else
+      local closed = check.collected(value, "env: " .. name)
+      if closed then
+        return nil, closed
+      end
       return invalid("env", ("env: the value of %s is neither a string nor a secret"):format(name))
     end
     names[#names + 1] = name

@@ -59,7 +59,8 @@ describe("a template from an archive", function()
     local out = {}
     for _, e in ipairs(entries) do
       local data = e.data or ""
-      local head = e.name .. ("\0"):rep(100 - #e.name) .. (e.mode or "0000644") .. "\0" .. "0000000\0" .. "0000000\0"
+      local head = e.name .. ("\0"):rep(100 - #e.name) .. (e.mode or "0000644") .. "\0" .. (e.uid or "0000000") .. "\0"
+        .. (e.gid or "0000000") .. "\0"
         .. ("%011o\0"):format(e.size or #data) .. ("%011o\0"):format(1000000000) .. "        " .. (e.type or "0")
         .. (e.link or "") .. ("\0"):rep(100 - #(e.link or "")) .. "ustar\00000" .. ("\0"):rep(64)
         .. (e.device or ("\0"):rep(16)) .. ("\0"):rep(167)
@@ -218,6 +219,72 @@ describe("a template from an archive", function()
     refused("Platform", nil, with("echo 1 99999999999999999999999 0; kill -9 $$", dir .. "/other"))
     err = refused("InvalidArgument", nil, with("head -c 1000000 /dev/zero | tr '\\0' x >&2; exit 13", dir .. "/other"))
     assert.is_true(#err.message < 5000)
+    forget()
+  end)
+
+  it("is bounded in what is unpacked and not written, too", function()
+    local dir = helper.dir()
+    local layers = {}
+    for i, name in ipairs { "a/.wh.b", "b" } do
+      helper.write_file(dir .. "/head", tar { { name = name, size = 2e8 } }:sub(1, 512))
+      helper.sh("cd %s && { cat head; head -c 200000000 /dev/zero; head -c 1024 /dev/zero; } | gzip -1 > %d.gz", dir, i)
+      layers[i] = helper.read_file(("%s/%d.gz"):format(dir, i))
+    end
+    for _, list in ipairs { { layers[1] }, { layers[2] }, { tar { { name = "a" } }, layers[1] } } do
+      local from = { path = layout(helper.dir(), list, CONFIG), max_bytes = 4000000 }
+      local err = refused("LimitExceeded", build { from = from })
+      assert.is_truthy(err.message:find(" bytes", 1, true), err.message)
+    end
+    local many = {} -- of many small ones each takes more than its bytes
+    for i = 1, 500 do
+      many[i] = { name = "f" .. i, data = "x" }
+    end
+    helper.write_file(dir .. "/many", tar(many))
+    sandbar.assert(build { from = { path = dir .. "/many", max_bytes = 500 } })
+    refused("LimitExceeded", build { from = { path = dir .. "/many", max_bytes = 499 } })
+    forget()
+  end)
+
+  it("makes no program root's that was somebody else's", function()
+    local dir = helper.dir()
+    system(dir .. "/fs")
+    helper.sh("cd %s && tar -cf base.tar -C fs .", dir)
+    local entries, names = {}, { "ours", "theirs", "group", "folder" }
+    for i, owner in ipairs { { "0000000", "0000000" }, { "7777777", "0000000" }, { "0000000", "7777777" },
+      { "7777777", "7777777" } } do
+      entries[i] = { name = names[i], mode = "0006755", type = names[i] == "folder" and "5" or "0", uid = owner[1],
+        gid = owner[2] }
+    end
+    helper.write_file(dir .. "/set", tar(entries))
+    helper.sh("cd %s && tar -Af base.tar set", dir)
+    sandbar.assert(build { from = dir .. "/base.tar" })
+    assert.equal("6755\n2755\n4755\n6755\n", run("cd / && stat -c %a ours theirs group folder"))
+    forget()
+  end)
+
+  it("that does not fit together is nobody's fault but its own", function()
+    local dir = helper.dir()
+    for i, entries in ipairs {
+      { { name = "a", data = "x" }, { name = "a/b", data = "x" } },
+      { { name = ".", data = "x" } },
+      { { name = "a", type = "2", link = "a" }, { name = "a/b", data = "x" } },
+      { { name = "a", type = "1", link = "b" } },
+    } do
+      helper.write_file(dir .. i, tar(entries))
+      refused("InvalidArgument", build { from = dir .. i })
+    end
+    assert.same({}, sandbar.assert(sandboxes.templates:list()))
+  end)
+
+  it("of many images is told of in few words, and a name may hold the character that deletes", function()
+    local dir = helper.dir()
+    local layer = tar { { name = "a", data = "a" } }
+    layout(dir .. "/one", { layer }, '{"config":{"Env":["A=\127"]}}')
+    sandbar.assert(build { from = dir .. "/one" })
+    local index = helper.read_file(dir .. "/one/index.json"):match("%[(.*)%]")
+    helper.write_file(dir .. "/one/index.json", '{"manifests":[' .. (index .. ","):rep(5000) .. index .. "]}")
+    local err = refused("Ambiguous", build { from = dir .. "/one" })
+    assert.is_true(#err.message < 2000)
     forget()
   end)
 

@@ -54,7 +54,7 @@ local function string_at(text, at)
   local parts = {}
   at = at + 1
   while true do
-    local plain, stop = text:match('^([^"\\%c]*)()', at)
+    local plain, stop = text:match('^([^"\\%z\1-\31]*)()', at)
     parts[#parts + 1] = plain
     local c = text:sub(stop, stop)
     if c == '"' then

@@ -3,9 +3,9 @@
  * It runs in a sandbox that exists only for that, as what it reads may be written by an enemy of libarchive. The
  * library is loaded here, when there is something to unpack: neither the build nor any other program needs it.
  *
- * Links in the archive lead as if the directory were the root. Owners that have no place here become root; devices and
- * sockets are left out. With -w the archive is a layer of an image: what it says is gone is removed first, from what
- * the layers below have left. */
+ * Links in the archive lead as if the directory were the root. Owners that have no place here become root, without the
+ * set-id bits of their programs; devices and sockets are left out. With -w the archive is a layer of an image: what it
+ * says is gone is removed first, from what the layers below have left. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -54,6 +54,7 @@ static struct {
     int (*archive_read_next_header)(void *, void **);
     int (*archive_read_data_block)(void *, const void **, size_t *, int64_t *);
     int (*archive_read_free)(void *);
+    int64_t (*archive_filter_bytes)(void *, int);
     void *(*archive_write_disk_new)(void);
     int (*archive_write_disk_set_options)(void *, int);
     int (*archive_write_header)(void *, void *);
@@ -61,6 +62,7 @@ static struct {
     int (*archive_write_finish_entry)(void *);
     int (*archive_write_free)(void *);
     const char *(*archive_error_string)(void *);
+    int (*archive_errno)(void *);
     const char *(*archive_entry_pathname)(void *);
     void (*archive_entry_set_pathname)(void *, const char *);
     const char *(*archive_entry_hardlink)(void *);
@@ -71,6 +73,8 @@ static struct {
     int64_t (*archive_entry_gid)(void *);
     void (*archive_entry_set_uid)(void *, int64_t);
     void (*archive_entry_set_gid)(void *, int64_t);
+    unsigned (*archive_entry_perm)(void *);
+    void (*archive_entry_set_perm)(void *, unsigned);
 } lib;
 
 static const char *const names[] = {
@@ -84,6 +88,7 @@ static const char *const names[] = {
     "archive_read_next_header",
     "archive_read_data_block",
     "archive_read_free",
+    "archive_filter_bytes",
     "archive_write_disk_new",
     "archive_write_disk_set_options",
     "archive_write_header",
@@ -91,6 +96,7 @@ static const char *const names[] = {
     "archive_write_finish_entry",
     "archive_write_free",
     "archive_error_string",
+    "archive_errno",
     "archive_entry_pathname",
     "archive_entry_set_pathname",
     "archive_entry_hardlink",
@@ -101,6 +107,8 @@ static const char *const names[] = {
     "archive_entry_gid",
     "archive_entry_set_uid",
     "archive_entry_set_gid",
+    "archive_entry_perm",
+    "archive_entry_set_perm",
 };
 _Static_assert(sizeof names / sizeof *names == sizeof lib / sizeof(void (*)(void)), "a name each");
 
@@ -306,7 +314,17 @@ static void count(int64_t entries)
         quit(TOO_LARGE, "more than %lld entries", (long long)run.entries_max);
 }
 
-/* The next entry: 1, or 0 at the end. */
+/* Of an archive of so many entries: what is beside their bytes. */
+enum { BESIDE_MAX = 16384 };
+
+static void check_bytes(int64_t bytes)
+{
+    if (bytes > run.bytes_max)
+        quit(TOO_LARGE, "more than %lld bytes", (long long)run.bytes_max);
+}
+
+/* The next entry: 1, or 0 at the end. What of the one before was not asked for has been unpacked, too: that is bounded
+ * as what is written is. */
 static int next(void *a, void **entry)
 {
     int rc = lib.archive_read_next_header(a, entry);
@@ -316,6 +334,9 @@ static int next(void *a, void **entry)
         quit(run.entries == 0 ? NO_ARCHIVE : DAMAGED, "the archive cannot be read: %s",
              lib.archive_error_string(a));
     count(1);
+    check_bytes(lib.archive_filter_bytes(a, 0) - run.entries * BESIDE_MAX);
+    if (lib.archive_entry_size(*entry) > run.bytes_max - run.bytes)
+        quit(TOO_LARGE, "more than %lld bytes", (long long)run.bytes_max);
     return 1;
 }
 
@@ -357,6 +378,38 @@ static void take_away(int fd)
 
 /* ---- writing ---- */
 
+/* What no archive that fits together brings about is the archive's fault. */
+__attribute__((noreturn)) static void not_written(void *disk, const char *path)
+{
+    switch (lib.archive_errno(disk)) {
+    case EEXIST:
+    case EINVAL:
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case ENOENT:
+    case ENOTDIR:
+        quit(DAMAGED, "%s: %s", path, lib.archive_error_string(disk));
+    default:
+        quit(NOT_WRITTEN, "%s: %s", path, lib.archive_error_string(disk));
+    }
+}
+
+/* An owner who has no place here was somebody, and root is not he: what was to run as he runs as its caller. */
+static void give_owner(void *entry)
+{
+    int64_t uid = lib.archive_entry_uid(entry), gid = lib.archive_entry_gid(entry);
+    unsigned perm = lib.archive_entry_perm(entry), taken = 0;
+    if (inside(&users, uid) != uid)
+        taken |= S_ISUID;
+    if (inside(&groups, gid) != gid)
+        taken |= S_ISGID;
+    lib.archive_entry_set_uid(entry, inside(&users, uid));
+    lib.archive_entry_set_gid(entry, inside(&groups, gid));
+    if (!S_ISDIR(lib.archive_entry_filetype(entry)) && (perm & taken) != 0)
+        lib.archive_entry_set_perm(entry, perm & ~taken);
+}
+
 static void write_data(void *a, void *disk, const char *path)
 {
     const void *data;
@@ -365,10 +418,9 @@ static void write_data(void *a, void *disk, const char *path)
     int rc;
     while ((rc = lib.archive_read_data_block(a, &data, &n, &offset)) == ARCHIVE_OK) {
         run.bytes += (int64_t)n;
-        if (run.bytes > run.bytes_max)
-            quit(TOO_LARGE, "more than %lld bytes", (long long)run.bytes_max);
+        check_bytes(run.bytes);
         if (lib.archive_write_data_block(disk, data, n, offset) < 0)
-            quit(NOT_WRITTEN, "%s: %s", path, lib.archive_error_string(disk));
+            not_written(disk, path);
     }
     if (rc != ARCHIVE_EOF)
         quit(DAMAGED, "%s: %s", path, lib.archive_error_string(a));
@@ -387,10 +439,10 @@ static void write_entry(void *a, void *disk, void *entry)
         run.dropped++;
         return;
     }
-    if (lib.archive_entry_size(entry) > run.bytes_max - run.bytes)
-        quit(TOO_LARGE, "more than %lld bytes", (long long)run.bytes_max);
     char *place = resolved(path, &missing);
     count(missing);
+    if (!S_ISDIR(type) && strcmp(place, ".") == 0)
+        quit(DAMAGED, "the root is no directory");
     if (!S_ISDIR(type) && lstat(place, &st) == 0 && S_ISDIR(st.st_mode))
         remove_tree(place);
     if (other != NULL) {
@@ -401,16 +453,14 @@ static void write_entry(void *a, void *disk, void *entry)
         free(target);
     }
     lib.archive_entry_set_pathname(entry, place);
-    if (run.root) {
-        lib.archive_entry_set_uid(entry, inside(&users, lib.archive_entry_uid(entry)));
-        lib.archive_entry_set_gid(entry, inside(&groups, lib.archive_entry_gid(entry)));
-    }
+    if (run.root)
+        give_owner(entry);
     if (lib.archive_write_header(disk, entry) < ARCHIVE_WARN)
-        quit(NOT_WRITTEN, "%s: %s", place, lib.archive_error_string(disk));
+        not_written(disk, place);
     if (lib.archive_entry_size(entry) > 0)
         write_data(a, disk, place);
     if (lib.archive_write_finish_entry(disk) < ARCHIVE_WARN)
-        quit(NOT_WRITTEN, "%s: %s", place, lib.archive_error_string(disk));
+        not_written(disk, place);
     free(place);
 }
 

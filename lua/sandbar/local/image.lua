@@ -9,6 +9,7 @@ local OP = "templates:build"
 local MAX_JSON = 4194304
 local MAX_LAYERS = 1000
 local MAX_NESTED = 3
+local MAX_TOLD = 1000 -- of names, in an error
 
 local image = {}
 
@@ -105,7 +106,8 @@ local function choose(list, io, want)
     return fail(want.image and ("there is no image %q in it"):format(want.image)
       or "there is no image for this machine in it", "NotFound")
   end
-  return fail(("there are several images in it, name one of them: %s"):format(table.concat(names, ", ")), "Ambiguous")
+  return fail(("there are several images in it, name one of them: %s"):format(
+    table.concat(names, ", "):sub(1, MAX_TOLD)), "Ambiguous")
 end
 
 local function manifest_of(io, dir, index, want)

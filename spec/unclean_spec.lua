@@ -14,22 +14,31 @@ describe("unclean:", function()
 
   local sandboxes = helper.open()
 
-  -- All at once, as far as nobody looks in between: the supervisor first, so that it learns of nothing.
-  local function kill_all(box, word, before)
-    local sleeper = sandbar.assert(box:start { "sleep", word })
-    local supervisor = inside.supervisor(helper.root())
+  -- All at once, as far as nobody looks in between: first the program is stopped, which would start the next
+  -- supervisor, then this one, so that it learns of nothing.
+  local function kill_all(id, code)
+    local word = helper.mark(7171000 + #id)
+    local program = helper.start_lua(([[
+      local sandbar = require "sandbar"
+      local assert = sandbar.assert
+      local box = assert(assert(sandbar.open { root = %q, linger = 60 }):connect(%q))
+      assert(box:start { "sleep", %q }):detach()
+      %s
+      print "up"
+      io.stdout:flush()
+      sandbar.sleep(60)
+    ]]):format(helper.root(), id, word, code))
+    assert.equal("up", program:line())
     -- It has its arguments a moment after it was started.
     local pid1 = helper.eventually(function()
       return inside.pid1(word)
     end)
-    assert.is_truthy(pid1, "no pid 1")
-    assert.is_truthy(supervisor, "no supervisor")
-    sandbar.assert(sleeper:detach())
-    if before then
-      before()
-    end
-    faults.let_go(box, sandboxes)
+    local supervisor = inside.supervisor(helper.root())
+    assert.is_truthy(pid1 and supervisor, "no pid 1 or no supervisor")
+    program:signal("STOP")
     helper.shell(("kill -9 %d %d"):format(supervisor, pid1))
+    program:signal("KILL")
+    program:wait()
     assert.is_truthy(helper.eventually(function()
       return not helper.proc.alive(pid1) and not helper.proc.alive(supervisor)
     end))
@@ -63,43 +72,40 @@ describe("unclean:", function()
       sandbar.assert(box:resume())
     end
     assert.equal(("line\n"):rep(n), sandbar.assert(box.files:read("log")))
-    return box
+    faults.let_go(box, sandboxes)
   end
 
+  local WRITE = [[assert(assert(box:exec("echo line >>log; sync log; mkdir -p deep/$$; ls -d /usr/bin")).ok)]]
+
   it("a kill of everything leaves the files, again and again", function()
-    local box = sandbar.assert(sandboxes:create { id = "killed" })
+    sandbar.assert(sandboxes:create { id = "killed" }):close()
     for n = 1, 3 do
-      sandbar.assert(sandbar.assert(box:exec("echo line >>log; sync log; mkdir -p deep/$$; ls -d /usr/bin")).ok)
-      kill_all(box, helper.mark("7171" .. n))
-      box = check("killed", n)
+      kill_all("killed", WRITE)
+      check("killed", n)
     end
-    sandbar.assert(box:destroy())
-    box:close()
+    sandbar.assert(sandboxes:destroy("killed"))
   end)
 
   it("after a restart of the machine a sandbox is paused with its files", function()
-    local box = sandbar.assert(sandboxes:create { id = "restarted" })
+    sandbar.assert(sandboxes:create { id = "restarted" }):close()
     for n = 1, 2 do
-      sandbar.assert(box:exec("echo line >>log; sync"))
-      kill_all(box, helper.mark("7272" .. n))
+      kill_all("restarted", WRITE)
       pretend_reboot("restarted")
-      assert.equal("paused", sandbar.assert(sandboxes:info("restarted")).state)
-      box = check("restarted", n)
+      local info = sandbar.assert(sandboxes:info("restarted"))
+      assert.same({ "paused", "host_restarted" }, { info.state, info.cause and info.cause.reason })
+      check("restarted", n)
     end
-    sandbar.assert(box:destroy())
-    box:close()
+    sandbar.assert(sandboxes:destroy("restarted"))
   end)
 
   it("after a restart of the machine a pause with memory is one to the disk, and says why", function()
-    local box = sandbar.assert(sandboxes:create { id = "stood" })
-    sandbar.assert(box.files:write("log", "line\n"))
-    kill_all(box, helper.mark("7373"), function() assert.equal("memory", sandbar.assert(box:pause())) end)
+    sandbar.assert(sandboxes:create { id = "stood" }):close()
+    kill_all("stood", WRITE .. ' sandbar.assert(box:pause() == "memory")')
     pretend_reboot("stood")
     local info = sandbar.assert(sandboxes:info("stood"))
     assert.same({ "paused", "disk", "host_restarted" }, { info.state, info.kept, info.cause and info.cause.reason })
-    box = check("stood", 1)
-    sandbar.assert(box:destroy())
-    box:close()
+    check("stood", 1)
+    sandbar.assert(sandboxes:destroy("stood"))
   end)
 
   it("a record that is damaged anywhere is one sandbox that has failed or lacks something, and no more", function()
@@ -109,8 +115,8 @@ describe("unclean:", function()
     sandbar.assert(box.files:write("log", ""))
     sandbar.assert(box:port(80):expose())
     sandbar.assert(box:pause { keep = "disk" })
-    local supervisor = inside.supervisor(helper.root())
     faults.let_go(box, sandboxes)
+    local supervisor = inside.supervisor(helper.root())
     if supervisor then -- it may have left: nothing runs
       helper.shell("kill -9 " .. supervisor)
       assert.is_truthy(helper.eventually(function() return not helper.proc.alive(supervisor) end))
@@ -153,9 +159,8 @@ describe("unclean:", function()
         assert.equal("NotFound", err.kind) -- it has no owner any more that it could belong to
       end
     end
-    box = check("whole", 0)
-    sandbar.assert(box:destroy())
-    box:close()
+    check("whole", 0)
+    sandbar.assert(sandboxes:destroy("whole"))
     assert.same({}, sandbar.assert(sandboxes:list()))
   end)
 

@@ -177,6 +177,49 @@ box:close()
     beside:destroy()
   end)
 
+  it("processes that a command left behind filled the sandbox: nothing could be started until it was destroyed (B15)", function()
+    local box = sandbar.assert(sandboxes:create_scoped { limits = { processes = 64 } })
+    local beside = sandbar.assert(sandboxes:create_scoped {})
+    local is_root = box:exec({ "true" }, { user = "root" }) ~= nil -- or there is but one id
+    for _, user in ipairs { "user", is_root and "root" or nil } do
+      local storm = sandbar.assert(box:exec("i=0; while [ $i -lt 10000 ]; do sleep 100 & i=$((i+1)); done", { user = user }))
+      assert.is_false(storm.ok)
+      assert.is_truthy(storm.stderr:find("fork", 1, true), storm.stderr)
+      local seconds = helper.timed(function()
+        assert.is_true(sandbar.assert(beside:exec { "true" }).ok)
+      end)
+      assert.is_true(seconds < 1, seconds)
+      assert.equal("running", sandbar.assert(box:info()).state)
+      -- What is started still comes up to the limit itself.
+      local r = sandbar.assert(box:exec("true & wait", { user = user }))
+      assert.is_truthy(r.stderr:find("fork", 1, true), r.stderr)
+      local n = tonumber(sandbar.assert(box:exec { "sh", "-c", "set -- /proc/[0-9]*; echo $#" }).stdout)
+      assert.is_true(n >= 60 and n <= 64 + 3, n)
+      sandbar.assert(box.files:write("f", "x"))
+      sandbar.assert(box:exec({ "sh", "-c", "kill -9 -1" }, { user = user }))
+      assert.is_true(sandbar.assert(box:exec("true & wait", { user = user, check = true })).ok)
+    end
+    -- One that goes on for ever, and that nobody has a handle of.
+    sandbar.assert(sandbar.assert(box:start({ "python3", "-c", [[
+import os, time
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(100)
+            os._exit(0)
+    except OSError:
+        pass]] }, { tag = "storm" })):detach())
+    assert.is_truthy(helper.eventually(function()
+      return sandbar.assert(box:exec("true & wait")).stderr:find("fork", 1, true)
+    end))
+    local storm = sandbar.assert(box:attach { tag = "storm" })
+    sandbar.assert(storm:kill { signal = "KILL", timeout = 20 })
+    storm:close()
+    assert.is_true(sandbar.assert(box:exec("true & wait", { check = true })).ok)
+    box:destroy()
+    beside:destroy()
+  end)
+
   it("a limit is kept over pauses, a kill of the supervisor, snapshots and copies; its groups go with the sandbox", function()
     local limits = { processes = 100, files = 500, max_concurrent_execs = 7, max_commands = 40, wall_time = 3600,
       max_output = 12345, max_env = 9999 }

@@ -201,6 +201,10 @@ enum sb_stdio {
 #define SB_KEEP_ENDED 256      /* how many ended processes stay attachable ... */
 #define SB_KEEP_ENDED_MS 60000 /* ... and for how long */
 
+/* What a sandbox may have beyond limits.processes: pid 1, its workers, and a command that is started while those inside
+ * have as many as they may. */
+#define SB_PROCESSES_SPARE 32
+
 /* What a reader of kept output gets: 8 bytes, where what follows lies in the stream (lower 48 bits) and how much it is
  * (upper 16), then that. Nothing follows at the end of the stream; a pipe that ends before was cut off. */
 #define SB_FRAME_HEAD(offset, len) (((uint64_t)(offset)&0xffffffffffff) | (uint64_t)(len) << 48)

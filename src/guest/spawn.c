@@ -151,10 +151,22 @@ static _Noreturn void take_image(struct launch *l)
 }
 
 /* Open files. The soft limit is the usual one where that is lower: programs close or poll up to it. */
-static long take_limit(void)
+static long limit_files(void)
 {
     uint64_t limit[2] = {guest.limit_files < 1024 ? guest.limit_files : 1024, guest.limit_files};
     return guest.limit_files == 0 ? 0 : SYS4(__NR_prlimit64, 0, 7 /* RLIMIT_NOFILE */, limit, NULL);
+}
+
+/* A command may have fewer processes than pid 1, so that with all of them taken another one can still be started. Once
+ * it has its user: the kernel would remember then that there are too many, and refuse the execve. */
+static long limit_processes(void)
+{
+    uint64_t limit[2] = {0};
+    long r = SYS4(__NR_prlimit64, 0, 6 /* RLIMIT_NPROC */, NULL, limit);
+    if (r < 0 || limit[1] <= SB_PROCESSES_SPARE)
+        return r;
+    limit[0] = limit[1] -= SB_PROCESSES_SPARE;
+    return SYS4(__NR_prlimit64, 0, 6, limit, NULL);
 }
 
 static void child(void *arg)
@@ -182,12 +194,15 @@ static void child(void *arg)
     if (l->terminal >= 0)
         take_terminal(l, &a);
     SYS3(__NR_close_range, 3, ~0u, 0);
-    r = take_limit();
+    r = limit_files();
     if (r < 0)
         fail(l, STEP_LIMIT, r);
     r = users_become(&a);
     if (r < 0)
         fail(l, STEP_IDS, r);
+    r = limit_processes();
+    if (r < 0)
+        fail(l, STEP_LIMIT, r);
     take_cwd(l, &a);
     if (!l->clean) {
         put_default(l->env, &end, "HOME", a.home, &at);

@@ -335,7 +335,8 @@ static int stage(void *arg)
     TRY(b, "dumpable", sb_sys(prctl, PR_SET_DUMPABLE, 1, 0, 0, 0));
     /* Not 0: that keeps a dump from files only, and a host whose core_pattern is a program would run it as the
      * host's root on what a crash here wrote. The kernel takes 1 for a crash of that program itself: no dump. */
-    if (set_limit(b, RLIMIT_CORE, 1, 1) || set_limit(b, RLIMIT_NPROC, b->processes, b->processes) ||
+    uint64_t processes = b->processes + SB_PROCESSES_SPARE; /* a command has its share of it */
+    if (set_limit(b, RLIMIT_CORE, 1, 1) || set_limit(b, RLIMIT_NPROC, processes, processes) ||
         set_limit(b, RLIMIT_NOFILE, PID1_FILES, RLIM64_INFINITY) ||
         set_limit(b, RLIMIT_MEMLOCK, 8 << 20, 8 << 20) ||
         set_limit(b, RLIMIT_MSGQUEUE, 819200, 819200) ||

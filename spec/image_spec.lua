@@ -276,6 +276,22 @@ describe("a template from an archive", function()
     assert.same({}, sandbar.assert(sandboxes.templates:list()))
   end)
 
+  it("for which there is no room says that", function()
+    local dir, small = helper.dir(), helper.dir()
+    local out, status = helper.shell("mount -t tmpfs -o size=8m,mode=700 none " .. small)
+    if status ~= 0 then
+      helper.skip("a tmpfs cannot be mounted here: " .. out)
+    end
+    helper.sh("cd %s && head -c 20000000 /dev/zero > zeros && tar -czf big.tgz zeros", dir)
+    local own = sandbar.assert(sandbar.open { root = small, linger = 0 })
+    refused("NoSpace", own.templates:build { name = "t", from = dir .. "/big.tgz" })
+    assert.same({}, sandbar.assert(own:list()))
+    own:close()
+    assert.is_truthy(helper.eventually(function()
+      return select(2, helper.shell("umount " .. small)) == 0
+    end, 10))
+  end)
+
   it("of many images is told of in few words, and a name may hold the character that deletes", function()
     local dir = helper.dir()
     local layer = tar { { name = "a", data = "a" } }

@@ -29,7 +29,8 @@ enum {
     TOO_LARGE = 12,
     DAMAGED = 13,
     LEADS_OUT = 14,
-    NOT_WRITTEN = 15
+    NOT_WRITTEN = 15,
+    NO_SPACE = 16
 };
 
 /* Of libarchive 3 (libarchive.so.13), whose interface is stable. */
@@ -390,6 +391,9 @@ __attribute__((noreturn)) static void not_written(void *disk, const char *path)
     case ENOENT:
     case ENOTDIR:
         quit(DAMAGED, "%s: %s", path, lib.archive_error_string(disk));
+    case EDQUOT:
+    case ENOSPC:
+        quit(NO_SPACE, "%s: %s", path, strerror(lib.archive_errno(disk)));
     default:
         quit(NOT_WRITTEN, "%s: %s", path, lib.archive_error_string(disk));
     }

@@ -19,7 +19,7 @@ local unpack = {}
 -- What the program's exit status means (src/unpack).
 local MEANING = {
   [10] = "Unsupported", [11] = "InvalidArgument", [12] = "LimitExceeded", [13] = "InvalidArgument",
-  [14] = "InvalidArgument", [15] = "Platform",
+  [14] = "InvalidArgument", [15] = "Platform", [16] = "NoSpace",
 }
 
 local function fail(kind, message)

@@ -87,7 +87,8 @@ GUEST_SRC := $(wildcard src/guest/*.c src/guest/*.S)
 SUPERVISOR_SRC := $(wildcard src/engine/supervisor/*.c src/engine/relay/*.c)
 FILTER_SRC := $(wildcard src/engine/filter/*.c)
 RUNTIME_SRC := $(wildcard src/runtime/*.c)
-ENGINE_SRC := $(wildcard src/engine/*.c) src/engine/relay/policy.c # policies are checked by the caller, too
+# Policies are checked by the caller, too.
+ENGINE_SRC := $(wildcard src/engine/*.c) $(addprefix src/engine/relay/,policy.c upstream_url.c)
 ENGINE_ASM := $(wildcard src/engine/*.S)
 HTTP_SRC := $(wildcard src/http/*.c)
 HTTP_BIND_SRC := $(wildcard src/lua/http.c src/lua/websocket.c)
@@ -105,7 +106,7 @@ GUEST_OBJ := $(addprefix build/guest/obj/,$(addsuffix .o,$(GUEST_SRC)))
 SUPERVISOR_OBJ := $(SUPERVISOR_SRC:%.c=build/supervisor/obj/%.o) build/supervisor/obj/tlsimage.o
 # The second process of a relay, with OpenSSL, and what it shares with the first.
 TLSRELAY_OWN := $(wildcard src/engine/tlsrelay/*.c)
-TLSRELAY_SRC := $(TLSRELAY_OWN) $(addprefix src/engine/relay/,http.c inject.c lockdown.c policy.c watch.c)
+TLSRELAY_SRC := $(TLSRELAY_OWN) $(addprefix src/engine/relay/,http.c inject.c lockdown.c policy.c upstream_url.c watch.c)
 TLSRELAY_OBJ := $(TLSRELAY_SRC:%.c=build/tlsrelay/obj/%.o)
 
 missing = $(if $(strip $(2)),,@echo 'make: $(1) has no sources' >&2; exit 1)

@@ -262,7 +262,6 @@ local sandbar = require "sandbar"
   it("checks a spec clause by clause, before anything is allocated", function()
     for clause, spec in pairs {
       ["limits.disk"] = { limits = { disk = 1e8 } },
-      ["network.upstream_proxy"] = { network = { allow = {}, upstream_proxy = "http://127.0.0.1:1" } },
       public_ports = { public_ports = true },
     } do
       local copy = {}

@@ -68,11 +68,13 @@
 
 --- An entry is a host name (HTTP on port 80 and TLS on port 443, to wherever the name leads, and its lookup), "*.name" for
 --- all below it, an address, or a CIDR (TCP and UDP, every port). What is denied is denied whatever allows it. 256
---- entries of each at most. `upstream_proxy` is not in this version.
+--- entries of each at most.
 ---@class sandbar.NetworkRules
 ---@field allow string[] an empty one blocks everything
 ---@field deny? string[] addresses and CIDRs
 ---@field inject? sandbar.Injection[] of them the first that fits a request; 32 at most
+---@field upstream_proxy? sandbar.Value "http://[user:password@]host[:port]": every connection is asked of it by CONNECT, to
+---  the address that the policy was checked for. UDP is refused. `info` shows it without who logs in
 
 --- Headers that requests to a host get on their way (HTTP on port 80 and, with the capability inject_https, HTTPS on 443),
 --- in place of those of the same names that the program sent. It allows nothing. `info` shows the names only.

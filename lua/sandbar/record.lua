@@ -115,10 +115,8 @@ local function network_of(fields)
   if fields.network ~= "rules" then
     return fields.network or "deny"
   end
-  return {
-    allow = fields.net_allow or {}, deny = fields.net_deny or {},
-    inject = fields.net_inject and inject.of(fields.net_inject),
-  }
+  local rules, proxy = inject.of(fields.net_inject or {})
+  return { allow = fields.net_allow or {}, deny = fields.net_deny or {}, inject = rules, upstream_proxy = proxy }
 end
 
 -- Connections that were refused, the latest first.

@@ -1,6 +1,6 @@
 /* What the relay of a sandbox's network reads from inside and from the host's resolvers: heads and bodies of HTTP,
- * ClientHellos, questions and answers of the DNS; and policies, which come from the host's program. The first byte
- * chooses. */
+ * ClientHellos, questions and answers of the DNS; and policies and URLs of proxies, which come from the host's program.
+ * The first byte chooses. */
 #include <assert.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,6 +11,7 @@
 #include "engine/relay/inject.c"
 #include "engine/relay/policy.c"
 #include "engine/relay/tls.c"
+#include "engine/relay/upstream_url.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -144,6 +145,29 @@ static void policy(const uint8_t *in, size_t n)
     sb_policy_names_own(&p, &to);
 }
 
+/* What is shown of a good one has nothing of who logs in, and is else the same. */
+static void proxy(const uint8_t *in, size_t n)
+{
+    static struct sb_upstream u, again;
+    char url[SB_UPSTREAM_URL + 1], shown[SB_UPSTREAM_SHOWN];
+    if (!sb_upstream_read(&u, (const char *)in, n))
+        return;
+    assert(u.port > 0 && u.port < 65536 && strlen(u.login) < sizeof u.login);
+    assert(n <= SB_UPSTREAM_URL && memchr(in, '\0', n) == NULL);
+    memcpy(url, in, n);
+    url[n] = '\0';
+    sb_upstream_shown(shown, url);
+    char *at = strchr(shown, '@');
+    if (u.login[0] == '\0') {
+        assert(at == NULL && strcmp(shown, url) == 0);
+        return;
+    }
+    assert(at == shown + 17 && !sb_upstream_read(&again, shown, strlen(shown)));
+    memmove(shown + 7, at + 1, strlen(at));
+    assert(sb_upstream_read(&again, shown, strlen(shown)) && again.login[0] == '\0');
+    assert(strcmp(again.name, u.name) == 0 && again.port == u.port);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char name[SB_NAME_MAX + 1];
@@ -154,7 +178,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (in == NULL)
         return 0;
     memcpy(in, data + 1, size - 1);
-    switch (data[0] % 5) {
+    switch (data[0] % 6) {
     case 0:
         head((char *)in, size - 1);
         break;
@@ -167,6 +191,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         break;
     case 3:
         dns_answer(in, size - 1);
+        break;
+    case 4:
+        proxy(in, size - 1);
         break;
     default:
         policy(in, size - 1);

@@ -4,7 +4,7 @@
 
 #include "../engine/images.h"
 #include "../engine/lifecycle.h"
-#include "../engine/relay/policy.h"
+#include "../engine/relay/upstream.h"
 #include "fields.h"
 
 /* Names of requests and their message types. */
@@ -111,6 +111,17 @@ static int policy_entry(lua_State *L)
     return 1;
 }
 
+/* policy_proxy(url) -> whether the string or secret is a URL of a proxy that a network policy can name */
+static int policy_proxy(lua_State *L)
+{
+    size_t len;
+    struct sb_upstream u;
+    const char *url = sb_lua_tobytes(L, 1, &len);
+    lua_pushboolean(L, url != NULL && sb_upstream_read(&u, url, len));
+    explicit_bzero(&u, sizeof u);
+    return 1;
+}
+
 /* unpacker() -> the program that unpacks archives inside a sandbox, as bytes */
 static int unpacker(lua_State *L)
 {
@@ -128,6 +139,8 @@ void sb_lua_open_engine(lua_State *L)
     lua_setfield(L, -2, "engine");
     lua_pushcfunction(L, policy_entry);
     lua_setfield(L, -2, "policy_entry");
+    lua_pushcfunction(L, policy_proxy);
+    lua_setfield(L, -2, "policy_proxy");
     lua_pushcfunction(L, unpacker);
     lua_setfield(L, -2, "unpacker");
     sb_lua_open_box(L);

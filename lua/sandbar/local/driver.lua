@@ -205,7 +205,7 @@ function Driver:update_network(id, policy, timeout)
     return nil, errors.from(err, "update_network")
   end
   local authority
-  if fields.net_inject and fields.net_inject[1] then
+  if fields.net_inject and trust.is_needed(fields.net_inject) then
     authority, err = add_authority(self, id, fields.net_inject, timeout)
     if err then
       return nil, errors.from(err, "update_network")

@@ -112,9 +112,9 @@ function inject.check(rules)
   return out, count
 end
 
--- The rules as a spec has them; of what is set only the names are known.
+-- The rules as a spec has them, of what is set only the names are known; and the proxy, without who logs in there.
 function inject.of(list)
-  local rules = {}
+  local rules, proxy = {}, nil
   for _, text in ipairs(list) do
     local kind, rest = text:sub(1, 1), text:sub(2)
     local name, value = rest:match("^([^:]*):(.*)$")
@@ -128,9 +128,11 @@ function inject.of(list)
       rule.when_headers[name] = value
     elseif kind == "s" then
       rule.set_headers[name] = "secret([redacted])"
+    elseif kind == "u" then
+      proxy = rest
     end
   end
-  return rules
+  return rules[1] and rules, proxy
 end
 
 return inject

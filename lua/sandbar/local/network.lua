@@ -1,6 +1,7 @@
 -- Network policies: checked, and put into the fields of a request. What they mean is said in
 -- docs/internals/network.md.
 
+local audit = require "sandbar.audit"
 local core = require "sandbar.core"
 local lazy = require "sandbar.lazy"
 local values = require "sandbar.local.values"
@@ -11,7 +12,7 @@ local MAX_ENTRIES = 256
 
 local network = {}
 
-local invalid, unsupported = values.invalid, values.unsupported
+local invalid = values.invalid
 
 local KEYS = { allow = true, deny = true, inject = true, upstream_proxy = true }
 
@@ -43,6 +44,23 @@ local function entries(list, said, names)
   return out
 end
 
+-- The proxy of a policy as an entry of net_inject, if it names one, or nil and why not. From here on its URL is a
+-- secret, for there may be a password in it.
+function network.proxy(policy)
+  local url = type(policy) == "table" and policy.upstream_proxy
+  if not url then
+    return nil
+  end
+  if type(url) ~= "string" and not core.is_secret(url) then
+    return invalid("network.upstream_proxy", "network.upstream_proxy: neither a string nor a secret")
+  elseif not core.policy_proxy(url) then
+    return invalid("network.upstream_proxy",
+      "network.upstream_proxy: it is not of the form http://[user:password@]host[:port]")
+  end
+  audit.emit("secret", { what = "upstream_proxy" })
+  return { "u", core.is_secret(url) and url or core.secret(url) }
+end
+
 -- Adds the fields network, net_allow, net_deny, net_inject. What is to be told, or nil and why not.
 function network.check(policy, f)
   if policy == "deny" or policy == "allow" then
@@ -58,9 +76,6 @@ function network.check(policy, f)
     if not KEYS[key] then
       return invalid("network", ("network: there is no key %q"):format(tostring(key)))
     end
-  end
-  if policy.upstream_proxy ~= nil then
-    return unsupported("network.upstream_proxy", "network.upstream_proxy: the local engine cannot do it yet")
   end
   if policy.allow == nil then
     return invalid("network", "network.allow: it is missing; an empty one blocks everything")
@@ -81,6 +96,16 @@ function network.check(policy, f)
     end
     f.net_inject = rules
     told = ("%s; %d rules give requests headers"):format(told, count)
+  end
+  if policy.upstream_proxy ~= nil then
+    local entry
+    entry, err = network.proxy(policy)
+    if not entry then
+      return nil, err
+    end
+    f.net_inject = f.net_inject or {}
+    table.insert(f.net_inject, entry)
+    told = told .. "; all through a proxy"
   end
   f.network, f.net_allow, f.net_deny = "rules", allow, deny
   return told

@@ -16,7 +16,7 @@ local capabilities, claims = lazy "sandbar.capabilities", lazy "sandbar.local.cl
 local explaining = lazy "sandbar.local.explaining"
 local iterator, listing = lazy "sandbar.iterator", lazy "sandbar.local.listing"
 local link, own = lazy "sandbar.link", lazy "sandbar.own"
-local measuring = lazy "sandbar.measuring"
+local measuring, network = lazy "sandbar.measuring", lazy "sandbar.local.network"
 local record, sandbox = lazy "sandbar.record", lazy "sandbar.sandbox"
 local launch, snapshots = lazy "sandbar.local.launch", lazy "sandbar.local.snapshots"
 local templates, trust = lazy "sandbar.local.templates", lazy "sandbar.local.trust"
@@ -79,7 +79,12 @@ local function open_fields(merged, fields, scoped)
     open[key] = value
   end
   open.id, open.network = fields.id, "allow"
-  return spec.fields(open, scoped)
+  local made, err = spec.fields(open, scoped)
+  local proxy = made and network.proxy(merged.network)
+  if proxy then
+    made.net_inject = { proxy }
+  end
+  return made, err
 end
 
 -- What a handle needs is loaded while the supervisor makes the sandbox.
@@ -113,7 +118,7 @@ local function allocate(self, op, given, opts, scope)
     fields = open_fields(merged, fields, scoped)
   end
   local authority
-  if fields.net_inject and fields.net_inject[1] then
+  if fields.net_inject and trust.is_needed(fields.net_inject) then
     local have
     have, err = claimed(state, timeout)
     if have and have.inject_https then

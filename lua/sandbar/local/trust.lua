@@ -12,14 +12,23 @@ local BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 local BUNDLES = { BUNDLE, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem" }
 local HASHED = "/etc/ssl/certs/%s.0"
 
--- Whether among these entries of net_inject there is one already.
-function trust.has(entries)
+local function any(entries, kind)
   for _, entry in ipairs(entries or {}) do
-    if type(entry) == "string" and entry:sub(1, 1) == "c" then
+    if type(entry) == "string" and entry:sub(1, 1) == kind then
       return true
     end
   end
   return false
+end
+
+-- Whether among these entries of net_inject there is one already.
+function trust.has(entries)
+  return any(entries, "c")
+end
+
+-- Whether there are rules among them.
+function trust.is_needed(entries)
+  return any(entries, "h")
 end
 
 -- Adds one to the entries: what is to be installed, or nil and an error.

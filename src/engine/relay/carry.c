@@ -35,6 +35,8 @@ void sb_tcp_interest(struct sb_tcp *c)
     bool hungry =
         c->state == SNIFFING || (open && !c->up_ended && c->up.len == 0 && !c->unconfirmed);
     sb_watch_want(&c->in, (hungry ? EPOLLIN : 0u) | (c->down.len > 0 ? EPOLLOUT : 0u));
+    if (c->state == ASKING)
+        sb_watch_want(&c->out, EPOLLIN);
     if (open)
         sb_watch_want(&c->out, (!c->down_ended && c->down.len == 0 ? EPOLLIN : 0u) |
                                    (c->up.len > 0 ? EPOLLOUT : 0u));

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "upstream.h"
+
 struct part {
     const char *at;
     size_t n;
@@ -199,6 +201,20 @@ static int take_item(struct sb_inject *in, struct part s, bool set, struct sb_po
     return 0;
 }
 
+/* It is taken by whoever uses it. */
+static int check_proxy(struct part s, struct sb_policy_error *e)
+{
+    struct sb_upstream u;
+    bool good = sb_upstream_read(&u, s.at, s.n);
+    explicit_bzero(&u, sizeof u);
+    if (good)
+        return 0;
+    *e = (struct sb_policy_error){.field = "network.upstream_proxy",
+                                  .what = "is no URL of an HTTP proxy",
+                                  .entry = "[redacted]"};
+    return -1;
+}
+
 static int take_one(struct sb_inject *in, char what, struct part s, struct sb_policy_error *e)
 {
     switch (what) {
@@ -212,6 +228,8 @@ static int take_one(struct sb_inject *in, char what, struct part s, struct sb_po
     case 'c':
     case 'k':
         return 0;
+    case 'u':
+        return check_proxy(s, e);
     default:
         return bad_rule(e, (struct part){"", 0}, "is of an unknown kind");
     }

@@ -28,7 +28,8 @@ struct sb_inject {
 };
 
 /* From the fields net_inject*, of which the first byte says what it is: h a host, which begins a rule, p a path's
- * prefix, w a header that must be there ("name:value"), s one that is set; c and k, a certificate and its key, are for tlsrelay. 0, or -1: *e, in which no value shows. */
+ * prefix, w a header that must be there ("name:value"), s one that is set; c and k, a certificate and its key, are for tlsrelay; u is the
+ * URL of a proxy (upstream.h), which who does not know it must not skip. 0, or -1: *e, in which no value shows. */
 int sb_inject_read(struct sb_inject *in, const struct sb_reader *fields, struct sb_policy_error *e);
 void sb_inject_wipe(struct sb_inject *in);
 bool sb_inject_same(const struct sb_inject *a, const struct sb_inject *b);

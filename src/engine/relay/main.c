@@ -11,6 +11,7 @@
 
 #include "lockdown.h"
 #include "relay.h"
+#include "upstream.h"
 #include "watch.h"
 
 static struct sb_policy policy;
@@ -118,10 +119,11 @@ static void take_policy(const struct sb_reader *fields, uint32_t req, size_t n)
     bool changed = !sb_inject_same(&inject, &next);
     memcpy(&inject, &next, sizeof inject);
     sb_inject_wipe(&next);
+    bool another_way = sb_upstream_take(fields);
     policy_taken = 1;
     sb_resolvers_set(fields);
     sb_opened_tell(box, n);
-    sb_tcp_recheck(changed);
+    sb_tcp_recheck(another_way, changed);
     sb_udp_recheck();
     sb_pack_begin(&p, buf, sizeof buf, SB_REPLY, req, 0);
     (void)!send(control.fd, p.buf, p.len, MSG_NOSIGNAL);

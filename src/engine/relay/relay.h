@@ -63,8 +63,9 @@ void sb_relay_denied(const char *protocol, const char *host, unsigned int port, 
 /* ---- what it serves ---- */
 
 int sb_tcp_start(void);
-/* The policy has changed: what it does not allow is cut; with `injected` also what has headers of the rules before. */
-void sb_tcp_recheck(bool injected);
+/* The policy has changed: what it does not allow is cut; with `injected` also what has headers of the rules before; `all`:
+ * they would go another way now. */
+void sb_tcp_recheck(bool all, bool injected);
 void sb_tcp_tick(int64_t now);
 
 int sb_udp_start(void);

@@ -12,6 +12,7 @@
 #include "tcp.h"
 #include "inject.h"
 #include "tls.h"
+#include "upstream.h"
 
 enum {
     CONNS = 1024,
@@ -34,7 +35,7 @@ int sb_tcp_count(void)
     return tcp.count;
 }
 
-static void set_state(struct sb_tcp *c, enum sb_tcp_state state, int64_t patience_ms)
+void sb_tcp_set(struct sb_tcp *c, enum sb_tcp_state state, int64_t patience_ms)
 {
     int64_t due = patience_ms > 0 ? sb_watch_now() + patience_ms : 0;
     sb_watch_timed((due != 0) - (c->due != 0));
@@ -67,9 +68,9 @@ void sb_tcp_drop(struct sb_tcp *c, bool hard)
         reset(&c->in);
         reset(&c->out);
     }
-    if (c->state == RESOLVING)
+    if (c->state == RESOLVING || c->state == FINDING)
         sb_ask_cancel(c);
-    set_state(c, c->state, 0);
+    sb_tcp_set(c, c->state, 0);
     sb_watch_drop(&c->in);
     sb_watch_drop(&c->out);
     sb_tcp_forget(c, &c->up);
@@ -102,7 +103,7 @@ static void no_delay(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
-static int dial(struct sb_tcp *c, const struct sb_addr *to, unsigned int port)
+int sb_tcp_connect(struct sb_tcp *c, const struct sb_addr *to, unsigned int port)
 {
     union sb_sockaddr s;
     sb_sockaddr_make(&s, to, port);
@@ -116,9 +117,18 @@ static int dial(struct sb_tcp *c, const struct sb_addr *to, unsigned int port)
     }
     if (sb_watch_add(&c->out, fd, EPOLLOUT, out_ready) < 0)
         return -1;
-    c->dialed = *to;
-    set_state(c, DIALING, DIAL_MS);
+    sb_tcp_set(c, DIALING, DIAL_MS);
     sb_tcp_interest(c);
+    return 0;
+}
+
+/* By the way that the policy wants: 0, and it may have been refused and dropped by now; or -1. */
+static int dial(struct sb_tcp *c, const struct sb_addr *to)
+{
+    c->dialed = *to;
+    if (!sb_upstream_on())
+        return sb_tcp_connect(c, to, c->port);
+    sb_upstream_dial(c);
     return 0;
 }
 
@@ -131,8 +141,7 @@ static sb_refusal may_dial(const struct sb_addr *a, const struct sb_tcp *c)
     return why;
 }
 
-/* The next address of the name that may be dialed. */
-static void dial_found(struct sb_tcp *c)
+void sb_tcp_dial_next(struct sb_tcp *c)
 {
     sb_refusal why = "its name has no address";
     bool any = false;
@@ -141,7 +150,7 @@ static void dial_found(struct sb_tcp *c)
         sb_refusal no = may_dial(a, c);
         if (no != NULL) {
             why = no;
-        } else if (dial(c, a, c->port) == 0) {
+        } else if (dial(c, a) == 0) {
             return;
         } else {
             any = true;
@@ -165,22 +174,15 @@ static int give_head(struct sb_tcp *c)
     return rc;
 }
 
-static void connected(struct sb_tcp *c)
+void sb_tcp_open(struct sb_tcp *c)
 {
-    int err = 0;
-    socklen_t len = sizeof err;
-    if (getsockopt(c->out.fd, SOL_SOCKET, SO_ERROR, &err, &len) < 0 || err != 0) {
-        sb_watch_drop(&c->out);
-        dial_found(c); /* by an address: there is no other, and it is dropped */
-        return;
-    }
     if (c->opens) {
-        set_state(c, HANDED, 0);
+        sb_tcp_set(c, HANDED, 0);
         if (sb_opened_hand(c) < 0)
             sb_tcp_drop(c, true);
         return;
     }
-    set_state(c, OPEN, 0);
+    sb_tcp_set(c, OPEN, 0);
     if (give_head(c) < 0) {
         sb_tcp_drop(c, true);
         return;
@@ -188,11 +190,26 @@ static void connected(struct sb_tcp *c)
     sb_tcp_interest(c);
 }
 
+static void connected(struct sb_tcp *c)
+{
+    int err = 0;
+    socklen_t len = sizeof err;
+    bool there = getsockopt(c->out.fd, SOL_SOCKET, SO_ERROR, &err, &len) == 0 && err == 0;
+    if (!there)
+        sb_watch_drop(&c->out);
+    if (c->proxied)
+        (there ? sb_upstream_ask : sb_upstream_next)(c);
+    else
+        (there ? sb_tcp_open : sb_tcp_dial_next)(c); /* by an address: no other is found */
+}
+
 static void out_ready(struct sb_watch *w, uint32_t events)
 {
     struct sb_tcp *c = SB_WATCHED(w, struct sb_tcp, out);
     if (c->state == DIALING)
         connected(c);
+    else if (c->state == ASKING)
+        sb_upstream_hear(c);
     else
         sb_tcp_carry(c, w, events);
 }
@@ -204,10 +221,10 @@ static void resolved(void *arg, const unsigned char *answer, size_t n)
     struct sb_tcp *c = arg;
     struct sb_question q = {.id = c->id, .type = sb_addr_is4(&c->to) ? SB_DNS_A : SB_DNS_AAAA};
     memcpy(q.name, c->name, sizeof q.name);
-    set_state(c, SNIFFING, 0); /* no question is under way any more */
+    sb_tcp_set(c, SNIFFING, 0); /* no question is under way any more */
     if (answer == NULL || !sb_dns_read_answer(&c->found, &q, answer, n))
         c->found.n = 0;
-    dial_found(c);
+    sb_tcp_dial_next(c);
 }
 
 /* Never the address that the program chose: a name costs nothing to write. */
@@ -216,10 +233,10 @@ static void resolve(struct sb_tcp *c)
     unsigned char query[SB_DNS_MAX];
     size_t n =
         sb_dns_make_query(query, c->id, c->name, sb_addr_is4(&c->to) ? SB_DNS_A : SB_DNS_AAAA);
-    set_state(c, RESOLVING, 0);
+    sb_tcp_set(c, RESOLVING, 0);
     sb_tcp_interest(c);
     if (!sb_ask(query, n, resolved, c)) {
-        set_state(c, SNIFFING, 0);
+        sb_tcp_set(c, SNIFFING, 0);
         sb_tcp_refuse(c, "no resolver answers");
     }
 }
@@ -266,7 +283,7 @@ static void pass_on(struct sb_tcp *c)
 {
     c->name[0] = '\0';
     c->http = c->unconfirmed = false;
-    if (dial(c, &c->to, c->port) < 0)
+    if (dial(c, &c->to) < 0)
         sb_tcp_drop(c, true);
 }
 
@@ -358,17 +375,18 @@ static void decide(struct sb_tcp *c)
         struct sb_addr at;
         unsigned int port;
         sb_sockaddr_read(resolver, &at, &port);
-        if (dial(c, &at, port) < 0)
+        c->dialed = at; /* the relay's own questions go straight there as well */
+        if (sb_tcp_connect(c, &at, port) < 0)
             sb_tcp_drop(c, true);
         return;
     }
     sb_refusal why = sb_may_reach(&c->to, false);
     c->by_address = why == NULL;
     if (why == NULL && !is_injected_port(c->port)) {
-        if (dial(c, &c->to, c->port) < 0)
+        if (dial(c, &c->to) < 0)
             sb_tcp_drop(c, true);
     } else if (why == NULL || (is_name_port(p, c->port) && !sb_policy_denied(p, &c->to))) {
-        set_state(c, SNIFFING, SNIFF_MS);
+        sb_tcp_set(c, SNIFFING, SNIFF_MS);
         sb_tcp_interest(c);
     } else {
         sb_tcp_refuse(c, why);
@@ -431,12 +449,12 @@ static bool still_allowed(const struct sb_tcp *c)
     return sb_may_reach(&c->dialed, false) == NULL;
 }
 
-void sb_tcp_recheck(bool injected)
+void sb_tcp_recheck(bool all, bool injected)
 {
     for (struct sb_tcp *c = tcp.first, *next; c != NULL; c = next) {
         next = c->next;
         c->by_address = c->by_address && sb_may_reach(&c->to, false) == NULL;
-        if (!still_allowed(c) || (injected && c->injected))
+        if (all || !still_allowed(c) || (injected && c->injected))
             sb_tcp_drop(c, true);
     }
 }
@@ -451,6 +469,8 @@ void sb_tcp_tick(int64_t now)
             pass_on(c);
         else if (c->state == SNIFFING)
             sb_tcp_refuse(c, "no readable name");
+        else if (c->proxied)
+            sb_upstream_late(c);
         else
             sb_tcp_drop(c, true);
     }

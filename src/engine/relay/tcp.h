@@ -13,7 +13,8 @@ struct sb_rest {
     size_t at, len;
 };
 
-enum sb_tcp_state { SNIFFING, RESOLVING, DIALING, OPEN, HANDED };
+/* FINDING and ASKING: the way through a proxy (upstream.c). */
+enum sb_tcp_state { SNIFFING, RESOLVING, FINDING, DIALING, ASKING, OPEN, HANDED };
 
 /* A connection of a program (`in`) and ours for it (`out`). Owned by the list; closed by drop. */
 struct sb_tcp {
@@ -39,6 +40,11 @@ struct sb_tcp {
     bool opens;      /* it is for the second process ... */
     uint64_t serial; /* ... which knows it by this */
     struct sb_body body;
+    bool proxied;            /* it goes through the proxy ... */
+    struct sb_addresses via; /* ... at one of these, of a question of this type */
+    int via_type, via_tried;
+    size_t heard, heard_end; /* bytes of the proxy's answer, and of the end of its head */
+    char status[3];
 };
 
 /* For what is just being read; nothing in it is kept. */
@@ -48,6 +54,13 @@ extern char sb_piece[SB_PIECE];
 /* ---- tcp.c ---- */
 
 int sb_tcp_count(void);
+void sb_tcp_set(struct sb_tcp *c, enum sb_tcp_state state, int64_t patience_ms); /* 0: no end */
+/* Begins a connection of ours. 0, or -1. */
+int sb_tcp_connect(struct sb_tcp *c, const struct sb_addr *to, unsigned int port);
+/* The next address of the name that may be dialed. */
+void sb_tcp_dial_next(struct sb_tcp *c);
+/* The way to c->dialed is there. */
+void sb_tcp_open(struct sb_tcp *c);
 /* `hard`: both sides see that it was cut. */
 void sb_tcp_drop(struct sb_tcp *c, bool hard);
 void sb_tcp_refuse(struct sb_tcp *c, sb_refusal why);

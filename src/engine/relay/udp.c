@@ -15,6 +15,7 @@
 #include "../supervisor/netrules.h"
 #include "dns.h"
 #include "relay.h"
+#include "upstream.h"
 #include "watch.h"
 
 enum { FLOWS = 256, IDLE_MS = 60000, TURNS = 16, QUESTIONS = 64, DNS_PORT = 53, WORLD_TTL = 64 };
@@ -308,6 +309,13 @@ static void ask(const struct ends *e, size_t n)
 
 /* ---- from the program ---- */
 
+/* A proxy carries none, and nothing goes around it. */
+static sb_refusal may_go(const struct sb_addr *to)
+{
+    sb_refusal why = sb_may_reach(to, false);
+    return why == NULL && sb_upstream_on() ? "the upstream proxy carries TCP only" : why;
+}
+
 static void handle(const struct ends *e, size_t n)
 {
     const struct sb_policy *p = sb_relay_policy();
@@ -317,7 +325,7 @@ static void handle(const struct ends *e, size_t n)
         return;
     }
     bool resolver = sb_addr_is_relay(&e->to, SB_NET_RESOLVER);
-    sb_refusal why = resolver ? "not an address to reach" : sb_may_reach(&e->to, false);
+    sb_refusal why = resolver ? "not an address to reach" : may_go(&e->to);
     if (why == NULL)
         pass_on(e, make_flow(e), n);
     else if (e->to_port == DNS_PORT && sb_policy_opens(p) &&
@@ -373,7 +381,7 @@ static void in_ready(struct sb_watch *w, uint32_t events)
 void sb_udp_recheck(void)
 {
     for (struct flow *f = udp.flow; f < udp.flow + FLOWS; f++)
-        if (f->out.fd >= 0 && sb_may_reach(&f->ends.to, false) != NULL)
+        if (f->out.fd >= 0 && may_go(&f->ends.to) != NULL)
             end_flow(f);
     for (struct question *k = udp.question; k < udp.question + QUESTIONS; k++)
         if (k->busy) {

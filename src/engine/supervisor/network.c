@@ -74,10 +74,12 @@ static int read_policy(const struct sb_reader *fields, struct sb_failure *f)
 static int keep_authority(struct sb_list *l, const struct sb_list *before)
 {
     struct sb_list all = {NULL, 0};
-    bool own = l->len == 0;
-    for (const char *e = NULL; !own && (e = sb_list_next(l, e)) != NULL;)
-        own = *e == 'k';
-    if (own || before->len == 0)
+    bool own = false, rules = false;
+    for (const char *e = NULL; (e = sb_list_next(l, e)) != NULL;) {
+        own = own || *e == 'k';
+        rules = rules || *e == 'h';
+    }
+    if (own || !rules || l->data == NULL || before->len == 0)
         return 0;
     all.data = malloc(l->len + before->len);
     if (all.data == NULL)

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../relay/upstream.h"
 #include "birth.h"
 
 enum { RECORD_VERSION = 1, RECORD_MAX = 1 << 20, ROUND = 1024, PIECE = 4096 };
@@ -206,14 +207,20 @@ static void pack_int(struct sb_packer *p, uint16_t tag, int64_t v)
     sb_pack_u64(p, tag, (uint64_t)v);
 }
 
-/* What is injected, without the values. */
+/* What is injected, without the values, and a proxy without who logs in. */
 static void pack_names(struct sb_packer *p, const struct sb_list *inject)
 {
+    char proxy[1 + SB_UPSTREAM_SHOWN] = "u";
     for (const char *e = NULL; (e = sb_list_next(inject, e)) != NULL;)
-        sb_pack_bytes(p, SB_F_NET_INJECT, e,
-                      *e == 's'   ? strcspn(e, ":") + 1
-                      : *e == 'k' ? 1
-                                  : strlen(e));
+        if (*e == 'u') {
+            sb_upstream_shown(proxy + 1, e + 1);
+            sb_pack_str(p, SB_F_NET_INJECT, proxy);
+        } else {
+            sb_pack_bytes(p, SB_F_NET_INJECT, e,
+                          *e == 's'   ? strcspn(e, ":") + 1
+                          : *e == 'k' ? 1
+                                      : strlen(e));
+        }
 }
 
 void sb_record_network(const struct sb_record *r, struct sb_packer *p, bool secrets)

@@ -18,6 +18,7 @@ describe("a network policy", function()
   helper.guard()
 
   local with_box, reach, get, denied = reaching.with_box, reaching.reach, reaching.get, reaching.denied
+  local hello, sni = reaching.hello, reaching.sni
 
   local function hosts(box, name)
     return (assert_ok(box:exec({ "getent", "ahosts", name }, { timeout = 10 })).stdout:match("^%S+"))
@@ -26,29 +27,6 @@ describe("a network policy", function()
   -- Everything the world's DNS was asked.
   local function questions()
     return helper.read_file(helper.scratch() .. "/questions") or ""
-  end
-
-  -- A ClientHello as reach wants it, with these extensions.
-  local function hello(extensions)
-    local function number(n, size)
-      local out = ""
-      for _ = 1, size do
-        out = string.char(n % 256) .. out
-        n = math.floor(n / 256)
-      end
-      return out
-    end
-    local body = "\3\3" .. ("r"):rep(32) .. "\0" .. "\0\2\19\1" .. "\1\0" .. number(#extensions, 2) .. extensions
-    local message = "\1" .. number(#body, 3) .. body
-    local record = "\22\3\1" .. number(#message, 2) .. message
-    return (record:gsub(".", function(c)
-      return ("\\x%02x"):format(c:byte())
-    end)), #record
-  end
-
-  local function sni(name)
-    local n = #name
-    return "\0\0" .. string.char(0, n + 5, 0, n + 3, 0, 0, n) .. name
   end
 
   describe("\"deny\"", function()

@@ -49,6 +49,30 @@ function reaching.get(box, address, host, more, path, how)
   return word, came and came:match("\r\n\r\n(.-)\n$")
 end
 
+-- A ClientHello as reach wants it, with these extensions, and its length.
+function reaching.hello(extensions)
+  local function number(n, size)
+    local out = ""
+    for _ = 1, size do
+      out = string.char(n % 256) .. out
+      n = math.floor(n / 256)
+    end
+    return out
+  end
+  local body = "\3\3" .. ("r"):rep(32) .. "\0" .. "\0\2\19\1" .. "\1\0" .. number(#extensions, 2) .. extensions
+  local message = "\1" .. number(#body, 3) .. body
+  local record = "\22\3\1" .. number(#message, 2) .. message
+  return (record:gsub(".", function(c)
+    return ("\\x%02x"):format(c:byte())
+  end)), #record
+end
+
+-- The extension that names a server.
+function reaching.sni(name)
+  local n = #name
+  return "\0\0" .. string.char(0, n + 5, 0, n + 3, 0, 0, n) .. name
+end
+
 function reaching.denied(box, host, protocol)
   return helper.eventually(function()
     for _, one in ipairs(assert_ok(box:info()).denied) do

@@ -121,7 +121,11 @@ sb_refusal sb_may_reach(const struct sb_addr *a, bool resolved)
 {
     const struct sb_policy *p = sb_relay_policy();
     sb_refusal why = resolved ? sb_policy_resolved(p, a) : sb_policy_address(p, a);
-    if (why == NULL && !sb_policy_names_own(p, a) && sb_addr_is_own(a))
-        why = "an address of the host";
-    return why;
+    if (why != NULL || sb_policy_names_own(p, a))
+        return why;
+    struct sb_addr v4[2];
+    bool own = sb_addr_is_own(a);
+    for (int i = sb_addr_embedded(a, v4); !own && i > 0; i--)
+        own = sb_addr_is_own(&v4[i - 1]);
+    return own ? "an address of the host" : NULL;
 }

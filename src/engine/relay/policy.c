@@ -157,21 +157,36 @@ static const struct sb_cidr *special_cidr(size_t i)
     return &cidr[i];
 }
 
-/* IPv6 addresses that stand for an IPv4 one: compatible, translated (RFC 6052), 6to4. */
-static bool embedded(const struct sb_addr *a, struct sb_addr *v4)
+static void take4(struct sb_addr *to, const unsigned char *at, unsigned char flip)
 {
-    static const unsigned char nat64[12] = {0, 0x64, 0xff, 0x9b}, none[12] = {0};
-    const unsigned char *at = NULL;
-    if (memcmp(a->b, nat64, sizeof nat64) == 0 ||
-        (memcmp(a->b, none, sizeof none) == 0 && (a->b[12] | a->b[13]) != 0))
-        at = a->b + 12;
-    else if (a->b[0] == 0x20 && a->b[1] == 0x02)
-        at = a->b + 2;
-    if (at == NULL)
-        return false;
-    memcpy(v4->b, mapped, sizeof mapped);
-    memcpy(v4->b + 12, at, 4);
-    return true;
+    memcpy(to->b, mapped, sizeof mapped);
+    for (int i = 0; i < 4; i++)
+        to->b[12 + i] = at[i] ^ flip;
+}
+
+int sb_addr_embedded(const struct sb_addr *a, struct sb_addr v4[2])
+{
+    static const unsigned char none[12] = {0}, siit[12] = {[8] = 0xff, [9] = 0xff},
+                               nat64[12] = {0, 0x64, 0xff, 0x9b},
+                               own[6] = {0, 0x64, 0xff, 0x9b, 0, 1}, isatap[3] = {0, 0x5e, 0xfe},
+                               teredo[4] = {0x20, 0x01};
+    const unsigned char *b = a->b;
+    if (memcmp(b, teredo, sizeof teredo) == 0) {
+        take4(&v4[0], b + 4, 0);
+        take4(&v4[1], b + 12, 0xff);
+        return 2;
+    }
+    if (b[0] == 0x20 && b[1] == 0x02) {
+        take4(&v4[0], b + 2, 0);
+        return 1;
+    }
+    const bool compatible = memcmp(b, none, sizeof none) == 0 && (b[12] | b[13]) != 0;
+    if (!compatible && memcmp(b, siit, sizeof siit) != 0 && memcmp(b, nat64, sizeof nat64) != 0 &&
+        memcmp(b, own, sizeof own) != 0 &&
+        ((b[8] & ~3) != 0 || memcmp(b + 9, isatap, sizeof isatap) != 0))
+        return 0;
+    take4(&v4[0], b + 12, 0);
+    return 1;
 }
 
 static bool listed_within(const struct sb_policy *p, const struct sb_addr *to,
@@ -186,7 +201,7 @@ static bool listed_within(const struct sb_policy *p, const struct sb_addr *to,
 
 static sb_refusal refuse_special(const struct sb_policy *p, const struct sb_addr *to, bool private)
 {
-    struct sb_addr v4;
+    struct sb_addr v4[2];
     for (size_t i = 0; i < SPECIALS; i++) {
         const struct sb_cidr *range = special_cidr(i);
         if (!inside(range, to) || (special[i].how == PRIVATE && !private))
@@ -194,7 +209,10 @@ static sb_refusal refuse_special(const struct sb_policy *p, const struct sb_addr
         if (special[i].how == NEVER || !listed_within(p, to, range))
             return special[i].why;
     }
-    return embedded(to, &v4) ? refuse_special(p, &v4, private) : NULL;
+    sb_refusal why = NULL;
+    for (int i = sb_addr_embedded(to, v4); why == NULL && i > 0; i--)
+        why = refuse_special(p, &v4[i - 1], private);
+    return why;
 }
 
 /* ---- decisions ---- */
@@ -209,9 +227,11 @@ static bool in_any(const struct sb_cidr *list, int n, const struct sb_addr *to)
 
 bool sb_policy_denied(const struct sb_policy *p, const struct sb_addr *to)
 {
-    struct sb_addr v4;
-    return p->mode == SB_POLICY_DENY || in_any(p->deny, p->denies, to) ||
-           (embedded(to, &v4) && in_any(p->deny, p->denies, &v4));
+    struct sb_addr v4[2];
+    bool denied = p->mode == SB_POLICY_DENY || in_any(p->deny, p->denies, to);
+    for (int i = sb_addr_embedded(to, v4); !denied && i > 0; i--)
+        denied = in_any(p->deny, p->denies, &v4[i - 1]);
+    return denied;
 }
 
 sb_refusal sb_policy_address(const struct sb_policy *p, const struct sb_addr *to)

@@ -55,6 +55,9 @@ sb_refusal sb_policy_resolved(const struct sb_policy *p, const struct sb_addr *t
 bool sb_policy_names_own(const struct sb_policy *p, const struct sb_addr *to);
 
 bool sb_addr_is4(const struct sb_addr *a);
+/* The IPv4 addresses, two at most, that one of IPv6 may lead to: compatible, translated (RFC 2765, 6052, 8215), ISATAP,
+ * 6to4, Teredo (the server's, and the client's with its bits turned). How many. */
+int sb_addr_embedded(const struct sb_addr *a, struct sb_addr v4[2]);
 /* What an entry of a policy is. */
 enum sb_entry { SB_ENTRY_NONE, SB_ENTRY_NAME, SB_ENTRY_ADDRESS };
 enum sb_entry sb_policy_entry(const char *text, size_t n);

@@ -188,9 +188,10 @@ function Snapshots:build() end
 ---@field ready? string|string[]|{ port: integer }|false create returns when this command succeeds, or somebody listens
 ---@field timeout? sandbar.Duration of ready (default 60)
 
---- What a build tells: "step" (one begins; 0 is `from`), "output" (data it writes), "done", "built".
+--- What a build tells: "step" (one begins; 0 is `from`), "output" (data it writes), "done"; "built" or
+--- "failed".
 ---@class sandbar.BuildEvent
----@field event "step"|"output"|"done"|"built"
+---@field event "step"|"output"|"done"|"built"|"failed"
 ---@field name string the template's
 ---@field steps integer how many there are
 ---@field step? integer
@@ -200,6 +201,7 @@ function Snapshots:build() end
 ---@field cached? boolean of "done": it was not run
 ---@field seconds? number of "done" and "built"
 ---@field digest? string of "built"
+---@field error? sandbar.Error of "failed"
 
 ---@class sandbar.BuildSource
 ---@field path string

@@ -1,7 +1,9 @@
 /* Small functions of core: clocks, random bytes, the process, settings. */
 #include <errno.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
@@ -150,6 +152,19 @@ static void push_environment(lua_State *L)
         }
 }
 
+/* terminal(file) -> columns, rows of the terminal behind one of Lua's files; nil: there is none. Every Lua keeps the FILE
+ * at the beginning of such userdata. */
+static int terminal(lua_State *L)
+{
+    FILE *const *file = luaL_checkudata(L, 1, LUA_FILEHANDLE);
+    struct winsize size;
+    if (*file == NULL || ioctl(fileno(*file), TIOCGWINSZ, &size) < 0)
+        return 0;
+    sb_lua_pushinteger(L, size.ws_col > 0 ? size.ws_col : 80);
+    sb_lua_pushinteger(L, size.ws_row > 0 ? size.ws_row : 24);
+    return 2;
+}
+
 void sb_lua_open_system(lua_State *L)
 {
     static const luaL_Reg functions[] = {
@@ -164,6 +179,7 @@ void sb_lua_open_system(lua_State *L)
         {"isyieldable", isyieldable},
         {"pid", pid},
         {"errno", of_errno},
+        {"terminal", terminal},
         {NULL, NULL},
     };
     luaL_setfuncs(L, functions, 0);

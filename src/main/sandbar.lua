@@ -7,8 +7,14 @@ local prefix = nil -- filled in by `make install`
 
 local usage = [[
 usage: sandbar run SCRIPT [ARGUMENTS]   run a Lua script; it sees `sandbar` and `scope` (the root scope)
+       sandbar template build [--no-cache] FILE|DIR
+                                        build what FILE (or template.lua in DIR) returns for templates:build;
+                                        paths that it copies start beside it
+       sandbar template list            names, digests and times of the templates
+       sandbar template delete NAME...
        sandbar --version                versions of sandbar and of this Lua
        sandbar --help
+       template takes --root DIR: where the state is kept, as `root` of sandbar.open
 ]]
 
 local function readable(path)
@@ -47,14 +53,10 @@ local function version()
   print(("sandbar %s, %s"):format(require("sandbar.core").VERSION, type(jit) == "table" and jit.version or _VERSION))
 end
 
-local function run(script, ...)
+-- Ends the program as chunk(...) does, in the root scope.
+local function guarded(chunk, ...)
   local sandbar = require "sandbar"
-  local chunk, err = loadfile(script)
-  if not chunk then
-    quit(1, err)
-  end
   local args, n = { ... }, select("#", ...)
-  _G.arg = { [0] = script, ... }
   _G.sandbar = sandbar
   local unpack = table.unpack or unpack
   local interrupted, trace = false, nil
@@ -90,13 +92,25 @@ local function run(script, ...)
   quit(0)
 end
 
+local function run(script, ...)
+  local chunk, err = loadfile(script)
+  if not chunk then
+    quit(1, err)
+  end
+  _G.arg = { [0] = script, ... }
+  guarded(chunk, ...)
+end
+
 local command = arg[1]
+local template = command == "template" and require("sandbar.program").template((table.unpack or unpack)(arg, 2))
 if command == "--version" then
   version()
 elseif command == "--help" then
   io.write(usage)
 elseif command == "run" and arg[2] then
   run(arg[2], (table.unpack or unpack)(arg, 3))
+elseif template then
+  guarded(template)
 else
   io.stderr:write(usage)
   os.exit(2)

@@ -342,7 +342,9 @@ function build.run(driver, opts, timeout)
   local built
   built, err = self:run(opts.from or "base", list)
   if not built then
-    return nil, errors.from(link.told(err, timeout), OP)
+    err = errors.from(link.told(err, timeout), OP)
+    self:tell { event = "failed", step = type(err.step) == "number" and err.step or nil, error = err }
+    return nil, err
   end
   return built
 end

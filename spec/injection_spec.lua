@@ -103,6 +103,35 @@ describe("injected:", function()
     end)
   end)
 
+  describe("no descriptors in the supervisor", function()
+    -- A next one that had too few took sandboxes for dead that it could not look at, and killed them.
+    it("that comes after another one: it takes over all sandboxes or none, and harms none", function()
+      helper.need_program("prlimit")
+      with_root(function(root, own)
+        for i = 1, 24 do
+          sandbar.assert(own:create { id = "b" .. i }):close()
+        end
+        own:close()
+        for _, n in ipairs { 84, 100, 116 } do
+          kill(assert(supervisor(root)))
+          local r = helper.run_lua(([[
+            local sandbar, core = require "sandbar", require "sandbar.core"
+            os.execute(("prlimit --pid %%d --nofile=%d:%d"):format(core.pid()))
+            local sandboxes = sandbar.assert(sandbar.open { root = (...), linger = 0 })
+            local list, err = sandboxes:list()
+            print(list and #list or err.kind)
+          ]]):format(n, n), { args = { root } })
+          assert.is_truthy(r.stdout == "24\n" or r.stdout == "LimitExceeded\n", r.stdout .. r.stderr)
+          local now = sandbar.assert(sandbar.open { root = root, linger = 0 })
+          for _, info in ipairs(sandbar.assert(now:list())) do
+            assert.equal("running", info.state, ("%s, %d descriptors"):format(info.id, n))
+          end
+          now:close()
+        end
+      end)
+    end)
+  end)
+
   describe("no space in the state directory", function()
     local function with_tmpfs(options, fn)
       helper.need_root()
@@ -404,6 +433,40 @@ describe("injected:", function()
         end
         sandbar.assert(other:destroy())
         other:close()
+      end)
+    end)
+  end)
+
+  describe("a record that cannot be read for a while", function()
+    -- What it names was thrown away as nobody's, so that the record was worth nothing when it was there again.
+    it("costs a sandbox nothing of what a snapshot has sealed", function()
+      with_root(function(root, own)
+        local box = sandbar.assert(own:create { id = "sealed" })
+        sandbar.assert(box.files:write("/home/user/f", "still there"))
+        sandbar.assert(box:pause { keep = "disk" })
+        sandbar.assert(box:snapshot "s")
+        box:close()
+        sandbar.assert(own.snapshots:delete "s") -- the sandbox names its layer now, nobody else does
+        local path = root .. "/v1/s/sealed/record"
+        local text = assert(helper.read_file(path))
+        helper.write_file(path, "gone for a while")
+        local pid = supervisor(root)
+        if pid then
+          kill(pid)
+        end
+        assert.equal("failed", sandbar.assert(own:info("sealed")).state)
+        helper.write_file(path, text)
+        pid = supervisor(root)
+        if pid then
+          kill(pid)
+        end
+        box = sandbar.assert(own:connect("sealed", { resume = true }))
+        assert.equal("still there", sandbar.assert(box.files:read("/home/user/f")))
+        sandbar.assert(box:destroy())
+        box:close()
+        assert.is_truthy(helper.eventually(function()
+          return helper.shell(("ls %s/v1/l"):format(root)) == ""
+        end, 10))
       end)
     end)
   end)

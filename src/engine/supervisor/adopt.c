@@ -2,7 +2,6 @@
  * removed. Sandboxes do not depend on a supervisor, so most of the time nothing has happened. */
 #include "adopt.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -25,7 +24,10 @@
 #include "template.h"
 #include "trash.h"
 
-enum { HELLO_AGAIN_MS = 5000 };
+enum {
+    HELLO_AGAIN_MS = 5000,
+    ROOM = 32, /* descriptors that taking one sandbox over may take, all together */
+};
 
 /* pid 1 listens in the sandbox's directory; the socket was bound before its root changed. */
 static int reach(int dir)
@@ -121,6 +123,9 @@ static void finish(struct sb_box *b, bool creating)
     sb_guest_kill(b, NULL);
 }
 
+/* An errno: something could not be looked at, and is not judged by that; nor is anything else from then on. */
+static int lack;
+
 static void adopt(const char *id, int dir)
 {
     struct sb_record rec;
@@ -138,8 +143,10 @@ static void adopt(const char *id, int dir)
         return;
     }
     struct sb_box *b = sb_box_new(id);
-    if (b == NULL)
+    if (b == NULL) {
+        lack = ENOMEM;
         return;
+    }
     bool whole = sb_record_read(&rec, dir, id) == 0;
     b->rec = rec;
     if (!whole) {
@@ -184,7 +191,7 @@ static bool wanted_found;
 static void match_base(struct sb_box *b, void *arg)
 {
     (void)arg;
-    wanted_found = wanted_found || b->rec.newer ||
+    wanted_found = wanted_found || b->rec.unread ||
                    (b->rec.base != NULL && strcmp(b->rec.base, wanted_name) == 0);
 }
 
@@ -213,37 +220,56 @@ static bool group_used(const char *name)
     return found(name, match_group);
 }
 
-static void each_entry(int dir, void (*fn)(const char *name, int fd))
+/* Taken and given back: a failure in the middle would look like a sandbox that has died. */
+static bool has_room(void)
 {
-    int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = copy < 0 ? NULL : fdopendir(copy);
-    if (d == NULL) {
-        sb_close(&copy);
-        return;
-    }
-    for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-            continue;
-        sb_autofd int fd = openat(dir, e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd >= 0)
-            fn(e->d_name, fd);
-    }
-    closedir(d);
+    int fd[ROOM], n = 0;
+    while (n < ROOM && (fd[n] = fcntl(sup.null, F_DUPFD_CLOEXEC, 0)) >= 0)
+        n++;
+    for (int i = 0; i < n; i++)
+        close(fd[i]);
+    return n == ROOM;
 }
 
-static void throw_away(const char *name, int fd)
+static int open_entry(int dir, const char *name)
+{
+    if (lack == 0 && !has_room())
+        lack = errno;
+    if (lack != 0)
+        return -1;
+    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && sb_lacking(errno))
+        lack = errno;
+    return fd;
+}
+
+static void throw_away(const char *name)
 {
     int64_t pid;
+    sb_autofd int fd = open_entry(sup.prepared, name);
+    if (fd < 0)
+        return;
     sb_autofd int spare = sb_note_open(fd, &pid);
     if (spare >= 0)
         pidfd_send_signal(spare, SIGKILL, NULL, 0);
     sb_trash_put(sup.prepared, name);
 }
 
-void sb_adopt_all(void)
+static void look_at(const char *id)
 {
-    each_entry(sup.boxes, adopt);
-    each_entry(sup.prepared, throw_away);
+    sb_autofd int dir = open_entry(sup.boxes, id);
+    if (dir >= 0)
+        adopt(id, dir);
+}
+
+int sb_adopt_all(struct sb_failure *f)
+{
+    int err = sb_each_name(sup.boxes, look_at);
+    if (err == 0 && lack == 0)
+        err = sb_each_name(sup.prepared, throw_away);
+    if (err != 0 || lack != 0)
+        return sb_failed(f, NULL, lack != 0 ? lack : err, "adopt",
+                         "cannot take over the sandboxes that are there");
     sb_named_start();
     sb_snapshot_start();
     sb_named_prune();
@@ -251,4 +277,5 @@ void sb_adopt_all(void)
     sb_cgroup_sweep_deserted();
     sb_template_prune(base_used);
     sb_import_prune(base_used);
+    return 0;
 }

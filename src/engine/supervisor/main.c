@@ -271,9 +271,8 @@ static int begin(struct sb_failure *f)
     sb_cgroup_start();
     if (sb_settings_start(f) < 0 || sb_mounts_start(f) < 0 || sb_template_start(f) < 0)
         return -1;
-    sb_adopt_all();
     /* Whatever this machine refuses shall be said now, once. */
-    return sb_slot_first(f) < 0 ? -1 : bind_socket(f);
+    return sb_adopt_all(f) < 0 || sb_slot_first(f) < 0 ? -1 : bind_socket(f);
 }
 
 int main(int argc, char **argv)

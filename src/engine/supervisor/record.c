@@ -559,6 +559,7 @@ int sb_record_read(struct sb_record *r, int dir, const char *id)
         r->state = SB_BOX_FAILED;
         r->range = -1;
         r->newer = newer;
+        r->unread = true;
         sb_record_cause(r, "record",
                         newer          ? "its record was written by a newer version of sandbar"
                         : text == NULL ? "its record cannot be read"

@@ -59,7 +59,8 @@ struct sb_record {
     enum sb_expiry on_expiry;
     enum sb_kept kept;
     bool owned, allow_setuid, auto_resume;
-    bool newer; /* written by a later version: nothing of it is touched */
+    bool newer;  /* written by a later version: nothing of it is touched */
+    bool unread; /* that, or damaged: nobody knows what it names */
     uint64_t limit_processes, limit_files, limit_commands;
     uint64_t limit_output, limit_env; /* kept for callers, who enforce them; 0: the usual */
     uint64_t limit_memory, limit_cpu; /* bytes, thousandths of a processor; 0: none */

@@ -6,7 +6,6 @@
  * its own, after which the snapshot's record is written and the asker hears of it. */
 #include "snapshot.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -108,7 +107,7 @@ struct wanted {
 static void look(struct sb_box *b, void *arg)
 {
     struct wanted *w = arg;
-    w->found = w->found || b->rec.newer || sb_list_has(&b->rec.layers, w->name, strlen(w->name));
+    w->found = w->found || b->rec.unread || sb_list_has(&b->rec.layers, w->name, strlen(w->name));
 }
 
 static bool named(const char *layer)
@@ -122,19 +121,8 @@ static bool named(const char *layer)
     return w.found;
 }
 
-static void each(int dir, void (*fn)(const char *name))
-{
-    int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = copy < 0 ? NULL : fdopendir(copy);
-    if (d == NULL) {
-        sb_close(&copy);
-        return;
-    }
-    for (struct dirent *e; (e = readdir(d)) != NULL;)
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-            fn(e->d_name);
-    closedir(d);
-}
+/* Some record could not be read: nobody knows what it names. */
+static bool unsure;
 
 static void prune(const char *layer)
 {
@@ -142,13 +130,10 @@ static void prune(const char *layer)
         sb_trash_put(sup.layers, layer);
 }
 
-/* Some record could not be read: nobody knows what it names. */
-static bool unsure;
-
 void sb_snapshot_prune(void)
 {
     if (!unsure)
-        each(sup.layers, prune);
+        sb_each_name(sup.layers, prune);
 }
 
 /* ---- making one ---- */
@@ -693,15 +678,17 @@ static void load(const char *name)
     sb_autofd int dir =
         openat(sup.snapshots, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct sb_record rec;
-    if (dir < 0 || !name_valid(name, strlen(name)))
+    if (!name_valid(name, strlen(name)))
         return;
-    if (faccessat(dir, "record", F_OK, AT_SYMLINK_NOFOLLOW) < 0) {
+    if (dir >= 0 && faccessat(dir, "record", F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT) {
         sb_trash_put(sup.snapshots, name); /* was never whole */
         return;
     }
-    struct snapshot *s = calloc(1, sizeof *s);
-    if (s == NULL)
+    struct snapshot *s = dir < 0 ? NULL : calloc(1, sizeof *s);
+    if (s == NULL) {
+        unsure = unsure || dir >= 0 || errno != ENOTDIR;
         return;
+    }
     /* A damaged one stays on the disk, and nobody finds it: its layers would be missing. */
     int rc = sb_record_read(&rec, dir, name);
     s->rec = rec;
@@ -746,6 +733,6 @@ void sb_snapshot_prune_steps(bool (*needed)(const char *step, int64_t created_ms
 
 void sb_snapshot_start(void)
 {
-    each(sup.snapshots, load);
+    unsure = sb_each_name(sup.snapshots, load) != 0 || unsure;
     sb_snapshot_prune();
 }

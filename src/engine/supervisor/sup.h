@@ -67,8 +67,12 @@ void sb_uuid(char out[37]);
 int sb_write_at(int dir, const char *name, const void *data, size_t n, mode_t mode);
 /* The whole file as an allocated, zero-terminated buffer; NULL and errno (EFBIG above `max`). */
 char *sb_read_at(int dir, const char *name, size_t max, size_t *n);
+/* Calls fn for each entry of a directory. 0, or an errno: not for all. */
+int sb_each_name(int dir, void (*fn)(const char *name));
 /* openat for descriptors that live long: lifted above SB_FD_END. */
 int sb_lift(int fd);
+/* An errno that says nothing of what was looked at, but that there is too little to look at it. */
+bool sb_lacking(int err);
 uint64_t sb_hash(const void *data, size_t n, uint64_t seed);
 int sb_put(const char *path, const char *text); /* writes a /proc or cgroup file; 0 or -errno */
 

@@ -1,6 +1,7 @@
 /* Small helpers of the supervisor: descriptors, clocks, files, process identity. */
 #include "sup.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -150,6 +151,33 @@ int sb_lift(int fd)
     int high = fcntl(fd, F_DUPFD_CLOEXEC, SB_FD_END);
     sb_close_at(&fd);
     return high;
+}
+
+int sb_each_name(int dir, void (*fn)(const char *name))
+{
+    int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), err;
+    DIR *d = copy < 0 ? NULL : fdopendir(copy);
+    if (d == NULL) {
+        err = errno;
+        sb_close(&copy);
+        return err;
+    }
+    for (;;) {
+        errno = 0;
+        const struct dirent *e = readdir(d);
+        if (e == NULL)
+            break;
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            fn(e->d_name);
+    }
+    err = errno;
+    closedir(d);
+    return err;
+}
+
+bool sb_lacking(int err)
+{
+    return err == EMFILE || err == ENFILE || err == ENOMEM;
 }
 
 /* FNV-1a. */

@@ -140,6 +140,19 @@ describe("a template from an archive", function()
     forget()
   end)
 
+  it("has its working directory, also where that is in no layer", function()
+    local dir = helper.dir()
+    helper.sh("cd %s && tar -cf packed -C fs .", (system(dir .. "/fs"):gsub("/fs$", "")))
+    local layer = assert(helper.read_file(dir .. "/packed"))
+    for i, case in ipairs { { "/srv/my app/*", "/srv/my app/*" }, { "srv", "/srv" }, { "/", "/" }, { "", "/" },
+      { "/opt/d", "/opt/d" }, { "/lnk/d", "/opt/d" } } do
+      layout(dir .. "/image" .. i, { layer }, ([[{"config":{"User":"user","WorkingDir":"%s"}}]]):format(case[1]))
+      sandbar.assert(build { from = dir .. "/image" .. i })
+      assert.equal(case[2] .. "\n", run "cd -P . && pwd", case[1])
+    end
+    forget()
+  end)
+
   it("leads nowhere else, and brings no devices", function()
     local dir = helper.dir()
     system(dir .. "/fs")

@@ -3,6 +3,7 @@
 -- check: limit 120
 
 local helper = require "spec.helper"
+local inside = require "spec.support.inside"
 
 local lfs = require "lfs"
 local sandbar = require "sandbar"
@@ -255,6 +256,42 @@ describe("a template", function()
       steps = { { workdir = "/etc/passwd" } } })
     assert.is_truthy(err.message:find("/etc/passwd", 1, true), err.message)
     assert.same({}, sandbar.assert(sandboxes:list()))
+  end)
+
+  -- What is kept of it was believed: a command longer than any template may have broke the supervisor's stack.
+  it("whose file is damaged is not there, harms no other, and can be built again", function()
+    build { name = "damaged", steps = { { start = "true" } } }
+    local root = helper.root()
+    local path = root .. "/v1/m/damaged/about"
+    local text = assert(helper.read_file(path))
+    local pid = inside.supervisor(root)
+    helper.write_file(path, text .. "\171\0\0\0\0\200\0\0" .. ("x"):rep(51200)) -- START, and 51200 bytes
+    if pid then
+      helper.shell("kill -9 " .. pid)
+    end
+    refused("NotFound", sandboxes:create_scoped { template = "damaged" })
+    assert.same({}, sandbar.assert(sandboxes.templates:list()))
+    sandbar.assert(sandboxes:create_scoped {}):close()
+    build { name = "damaged", steps = { { start = "true" } } }
+    create("damaged"):close()
+    forget()
+  end)
+
+  it("with a step that copies what cannot be copied says so, instead of copying nothing", function()
+    local dir = helper.dir()
+    helper.sh("mkdir %s/tree && mkfifo %s/pipe %s/tree/pipe && echo x >%s/tree/file", dir, dir, dir, dir)
+    local err = refused("InvalidArgument", sandboxes.templates:build { name = "t", network = "deny",
+      steps = { { copy = dir .. "/pipe", to = "/srv/pipe" } } })
+    assert.equal(1, err.step)
+    local told
+    build { name = "t", steps = { { copy = dir .. "/tree", to = "/srv/tree" } }, on_progress = function(event)
+      told = event.event == "output" and event.data or told
+    end }
+    assert.equal("1 entries were left out: pipes, sockets, devices\n", told)
+    local box = create "t"
+    assert.equal("file\n", run(box, "ls /srv/tree"))
+    box:close()
+    forget()
   end)
 
   it("whose build is cancelled leaves nothing", function()

@@ -190,6 +190,13 @@ function do_step.copy(self, box, step)
   if not r then
     return nil, err
   end
+  local skipped = #r.skipped
+  if skipped > 0 and r.files + r.links + r.directories == 0 then
+    return nil, errors.new { kind = "InvalidArgument", op = OP, message = "a pipe, socket or device cannot be copied" }
+  elseif skipped > 0 then
+    self:tell { event = "output", step = step.number,
+      data = skipped .. " entries were left out: pipes, sockets, devices\n" }
+  end
   if not given.owner then
     return true
   end

@@ -59,7 +59,7 @@ local function defaults_of(config)
   if not env or not entrypoint or not cmd then
     return fail("the image's configuration is not of texts")
   end
-  local out = { env = {}, user = text(c.User) or "root", cwd = text(c.WorkingDir) or "/" }
+  local out = { env = {}, user = text(c.User) or "root", cwd = "/" .. (text(c.WorkingDir) or ""):gsub("^/+", "") }
   for _, entry in ipairs(env) do
     if entry:match("^[^=]+=") then
       out.env[#out.env + 1] = entry

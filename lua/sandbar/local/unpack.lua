@@ -200,6 +200,14 @@ end
 local RESOLVER = [[cd /image && [ -d etc ] && [ ! -L etc ] && [ ! -L etc/resolv.conf ] && [ ! -s etc/resolv.conf ] &&
   { [ -f etc/resolv.conf ] || [ ! -e etc/resolv.conf ]; } && echo 'nameserver 192.0.0.1' >etc/resolv.conf; true]]
 
+-- The working directory, which need not be in any layer. Not through links: they lead somewhere else in here.
+local WORKING = [[cd /image && IFS=/ && set -f && for part in $1; do
+  case $part in "" | .) continue ;; ..) exit 0 ;; esac
+  [ ! -L "./$part" ] || exit 0
+  [ -e "./$part" ] || mkdir -m 755 "./$part" || exit 1
+  cd "./$part" 2>/dev/null || exit 0
+done]]
+
 -- Makes the step `name` of an archive, or of an image's directory. True, or nil and an error.
 function unpack.make(build, name, path, is_directory, want)
   return build:inside(nil, "deny", function(box)
@@ -213,6 +221,9 @@ function unpack.make(build, name, path, is_directory, want)
     end
     local ok
     ok, err = run:must { "sh", "-c", RESOLVER }
+    if ok and defaults.cwd then
+      ok, err = run:must { "sh", "-c", WORKING, "sh", defaults.cwd }
+    end
     if not ok then
       return nil, err
     end

@@ -6,7 +6,6 @@
  * for a day, so that a build that failed goes on where it was. */
 #include "named.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -264,9 +263,9 @@ static int take_step(struct sb_record *r, const struct sb_wire_in *in, struct sb
     return 0;
 }
 
-static int check_lists(const struct sb_wire_in *in, struct sb_failure *f)
+static int check_lists(const struct sb_reader *fields, struct sb_failure *f)
 {
-    struct sb_reader walk = in->fields;
+    struct sb_reader walk = *fields;
     struct sb_field_view v;
     size_t start = 0;
     while (sb_read_field(&walk, &v) == 1) {
@@ -283,7 +282,7 @@ static int check_lists(const struct sb_wire_in *in, struct sb_failure *f)
     if (start > START_MAX)
         return sb_failed(f, "LimitExceeded", 0, "start",
                          "start and ready are longer than %d bytes together", START_MAX);
-    if (in->fields.end - in->fields.at > ABOUT_MAX)
+    if (fields->end - fields->at > ABOUT_MAX)
         return sb_failed(f, "LimitExceeded", 0, "template",
                          "what is kept of a template is longer than %d bytes", ABOUT_MAX);
     return 0;
@@ -305,7 +304,7 @@ static int name_of(const struct sb_wire_in *in, char name[SB_ID_MAX + 1], struct
 int sb_named_publish(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
     char name[SB_ID_MAX + 1];
-    if (name_of(in, name, f) < 0 || check_lists(in, f) < 0)
+    if (name_of(in, name, f) < 0 || check_lists(&in->fields, f) < 0)
         return -1;
     struct named *t = calloc(1, sizeof *t);
     size_t len = (size_t)(in->fields.end - in->fields.at);
@@ -443,7 +442,9 @@ static int read_one(struct named *t, const char *name)
     if (dir < 0 || sb_record_read(&t->rec, dir, name) < 0)
         return -1;
     t->about = sb_read_at(dir, "about", ABOUT_MAX + 1, &t->about_len);
-    return t->about != NULL ? 0 : -1;
+    struct sb_reader fields = t->about != NULL ? about(t) : (struct sb_reader){NULL, NULL};
+    struct sb_failure f;
+    return t->about != NULL ? check_lists(&fields, &f) : -1;
 }
 
 /* A damaged one, or one of a newer version, stays on the disk; a build of that name replaces it. */
@@ -454,11 +455,13 @@ static void load(const char *name)
         return;
     }
     struct named *t = calloc(1, sizeof *t);
-    if (t == NULL)
-        return;
-    t->job.fd = -1;
-    if (read_one(t, name) < 0) {
-        sb_record_free(&t->rec);
+    if (t != NULL)
+        t->job.fd = -1;
+    if (t == NULL || read_one(t, name) < 0) {
+        if (t != NULL) {
+            sb_record_free(&t->rec);
+            free(t->about);
+        }
         free(t);
         unsure = true;
         return;
@@ -470,16 +473,7 @@ static void load(const char *name)
 
 void sb_named_start(void)
 {
-    int copy = openat(sup.named, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = copy < 0 ? NULL : fdopendir(copy);
-    if (d == NULL) {
-        sb_close(&copy);
-        return;
-    }
-    for (struct dirent *e; (e = readdir(d)) != NULL;)
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-            load(e->d_name);
-    closedir(d);
+    unsure = sb_each_name(sup.named, load) != 0 || unsure;
 }
 
 void sb_named_prune(void)

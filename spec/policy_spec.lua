@@ -320,6 +320,40 @@ describe("policies", function()
       sandbar.assert(sandboxes.snapshots:delete("v3"))
     end)
 
+    it("left the old one for ever, when who replaced it was killed in between", function()
+      sandbar.assert(sandbar.assert(policy.declared { provider = sandboxes, name = "cut" }):get()):close()
+      local box = sandbar.assert(sandboxes:create {})
+      sandbar.assert(box:snapshot("v4"))
+      sandbar.assert(box:destroy())
+      local record = helper.run_lua(([[
+        local sandbar = require "sandbar"
+        local own = sandbar.assert(sandbar.open { root = %q, linger = 0 })
+        local cut = setmetatable({}, { __index = function(_, name)
+          return function(_, ...)
+            if name == "list" then
+              os.execute("kill -9 $PPID")
+            end
+            return own[name](own, ...)
+          end
+        end })
+        sandbar.assert(require("sandbar.policy.declared").new { provider = cut, name = "cut", spec = { snapshot = "v4" } }):get()
+      ]]):format(helper.root()))
+      assert.is_false(record.ok)
+      local labels = { ["sandbar.declared"] = "cut" }
+      assert.equal(2, #sandbar.assert(sandboxes:list { labels = labels }))
+      local new = sandbar.assert(policy.declared { provider = sandboxes, name = "cut", spec = { snapshot = "v4" } })
+      local old = sandbar.assert(policy.declared { provider = sandboxes, name = "cut" })
+      sandbar.assert(old:get()):close() -- the older version still runs somewhere: it takes nothing away from the newer
+      assert.equal(2, #sandbar.assert(sandboxes:list { labels = labels }))
+      box = sandbar.assert(new:get())
+      local found = sandbar.assert(sandboxes:list { labels = labels })
+      assert.equal(1, #found)
+      assert.equal(box.id, found[1].id)
+      sandbar.assert(box:destroy())
+      box:close()
+      sandbar.assert(sandboxes.snapshots:delete("v4"))
+    end)
+
     it("decides what its end is", function()
       local made, err = policy.declared { provider = sandboxes, name = "x", spec = { on_expiry = "destroy" } }
       assert.is_nil(made)

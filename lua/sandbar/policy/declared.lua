@@ -28,14 +28,22 @@ local function template_of(spec)
   return template or "base"
 end
 
--- Those of the same name that were made from something else.
+-- Destroys those of the same name that were made from something else: all, by him who has made ours; by others those
+-- that are older: he may have ended before he came to that. A newer one is being put in our place.
 local function replace(state, timeout)
   local found, err = state.provider:list { labels = { ["sandbar.declared"] = state.name }, timeout = timeout }
   if not found then
     return nil, err
   end
+  local ours
   for _, info in ipairs(found) do
-    if info.id ~= state.id then
+    if info.id == state.id then
+      ours = info.created_at
+    end
+  end
+  for _, info in ipairs(found) do
+    local older = ours and info.created_at and info.created_at < ours
+    if info.id ~= state.id and (older or state.unclean == "all") then
       local ok, why = state.provider:destroy(info.id, { timeout = timeout })
       if not ok then
         return nil, why
@@ -45,7 +53,8 @@ local function replace(state, timeout)
   return true
 end
 
---- The sandbox, running: found, woken or made. Who makes it destroys what was made from another template.
+--- The sandbox, running: found, woken or made. Who makes it, or first looks for it, destroys what was
+--- made from another template before.
 function methods:get(opts)
   local state = core.state(self, class)
   opts = check.options("get", 1, opts, TIMEOUT)
@@ -62,7 +71,7 @@ function methods:get(opts)
     return nil, made
   end
   if made == true then
-    state.unclean = true
+    state.unclean = "all"
   end
   if state.unclean then
     local ok
@@ -107,7 +116,7 @@ function declared.new(opts)
   end
   return core.handle(class, {
     provider = opts.provider, spec = spec, name = name, labels = labels,
-    id = common.id(name, labels["sandbar.template"]),
+    id = common.id(name, labels["sandbar.template"]), unclean = "older",
   })
 end
 

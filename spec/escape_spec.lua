@@ -3,9 +3,9 @@
 -- The escape suite: what a hostile program tries from inside, and what the host sees of it. The attacks themselves are
 -- spec/escape; each is first shown to work in a place that lacks what the sandbox is defended by (probe.h), and then
 -- tried in sandboxes by an ordinary user, by root, and by what a set-user-ID program gets where that is allowed.
--- Elsewhere: attacks through the network (network_spec), the file calls (faults_files_spec, upload_spec, rootfs_spec),
--- terminals (terminal_spec), pids that are given out again (wrap_spec), a supervisor that is killed anywhere
--- (kills_spec), a pid 1 that lies (lying_init_spec, engine_exec_test.c, the fuzz targets).
+-- Elsewhere: what is looked at from outside (escape_host_spec), attacks through the network (network_spec), the file
+-- calls (faults_files_spec, upload_spec, rootfs_spec), terminals (terminal_spec), pids that are given out again (wrap_spec), a supervisor that is killed
+-- anywhere (kills_spec), a pid 1 that lies (lying_init_spec, engine_exec_test.c, the fuzz targets).
 local helper = require "spec.helper"
 local inside = require "spec.support.inside"
 local sandbar = require "sandbar"
@@ -42,6 +42,7 @@ local PROBES = {
   { "forks without bound", "fork_bomb", function() return "128" end },
   { "makes threads without bound", "thread_bomb", function() return "128" end },
   { "hoards inotify instances", "inotify_hoard", function() return "64" end },
+  { "leaves or changes its control groups", "groups" },
   { "raises its limits, or has the host dump its core", "limits_up" },
 }
 

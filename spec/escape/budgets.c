@@ -13,8 +13,10 @@
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -70,6 +72,24 @@ static void thread_bomb(const char *arg)
     printf("%ld threads were made\n", made);
     if (made > limit)
         worked("no bound at %ld", limit);
+}
+
+/* Opens only: in a room the groups are the machine's own. */
+static void groups(const char *arg)
+{
+    static const char *const files[] = {"cgroup.procs", "cgroup.threads", "cgroup.subtree_control"};
+    char path[64];
+    (void)arg;
+    attack(PLAIN | ROOT, "the host's groups", open("/sys/fs/cgroup", O_RDONLY | O_DIRECTORY));
+    attack(PLAIN | ROOT, "a group namespace", unshare(CLONE_NEWCGROUP));
+    mkdir("/tmp/groups", 0755);
+    attack(PLAIN | ROOT, "mount the groups", mount("none", "/tmp/groups", "cgroup2", 0, NULL));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "/tmp/groups/%s", files[i]);
+        attack(ROOT, path, open(path, O_WRONLY));
+    }
+    attack(0, "the old kind with memory", mount("none", "/tmp/groups", "cgroup", 0, "memory"));
+    attack(0, "the old kind with cpu", mount("none", "/tmp/groups", "cgroup", 0, "cpu"));
 }
 
 static void inotify_hoard(const char *arg)
@@ -165,6 +185,7 @@ const struct probe budget_probes[] = {
     {"fork_bomb", HOST, fork_bomb},
     {"thread_bomb", HOST, thread_bomb},
     {"inotify_hoard", HOST, inotify_hoard},
+    {"groups", PLAIN | ROOT, groups},
     {"limits_up", HOST, limits_up},
     {"hoard", 0, hoard}, /* the spec looks at a sandbox beside it */
     {NULL, 0, NULL}};

@@ -171,9 +171,11 @@ static int take_descriptors(struct sb_failure *f)
     return 0;
 }
 
+/* What a shell has set for the first program here is not meant for the sandboxes of all. */
 static void raise_soft_limits(void)
 {
-    static const int which[] = {RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_SIGPENDING, RLIMIT_MEMLOCK};
+    static const int which[] = {RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_SIGPENDING, RLIMIT_MEMLOCK,
+                                RLIMIT_CPU,    RLIMIT_FSIZE, RLIMIT_DATA,       RLIMIT_AS};
     for (size_t i = 0; i < sizeof which / sizeof *which; i++) {
         struct rlimit r;
         if (getrlimit(which[i], &r) == 0) {

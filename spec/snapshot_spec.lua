@@ -259,6 +259,28 @@ describe("a snapshot", function()
     nothing_left()
   end)
 
+  it("has no copies that nobody got, where a fork ended early with several of them under way", function()
+    local box = create { id = "many" }
+    sandbar.assert(box:pause { keep = "disk" })
+    local ended = 0
+    for _, timeout in ipairs { 0.002, 0.005, 0.01, 0.015, 0.025, 0.05 } do
+      local copies, err = box:fork(12, { timeout = timeout })
+      ended = ended + (copies and 0 or 1)
+      assert.equal(copies and 12 or "Timeout", copies and #copies or err.kind)
+      for _, copy in ipairs(copies or {}) do
+        sandbar.assert(copy:destroy())
+        copy:close()
+      end
+    end
+    assert.is_true(ended > 0)
+    assert.is_truthy(helper.eventually(function()
+      return #sandbar.assert(sandboxes:list()) == 1
+    end))
+    sandbar.assert(box:destroy())
+    box:close()
+    nothing_left()
+  end)
+
   it("of a program that was killed in the middle of a fork goes with it", function()
     local root = helper.dir()
     local own = helper.open { root = root }

@@ -66,6 +66,19 @@ function Driver:create(fields, timeout, meanwhile)
   end, { id = fields.id }, meanwhile)
 end
 
+-- The same in two steps, so that several may be under way: the operation, and what it came to.
+function Driver:begin_create(fields)
+  return self:engine():create(fields)
+end
+
+function Driver:end_create(op, id, timeout)
+  local r, err = wait.op(op, timeout, "create")
+  if not r then
+    return nil, errors.from(err, "create", { id = id })
+  end
+  return r
+end
+
 function Driver:connect(id, labels, timeout, opname)
   return self:run(opname or "connect", timeout, function(engine)
     return engine:connect { id = id, label = labels }

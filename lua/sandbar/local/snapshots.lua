@@ -11,7 +11,7 @@ local values = require "sandbar.local.values"
 local snapshots = {}
 
 local TIMEOUT = check.TIMEOUT
-local MOST = 1000
+local MOST, AHEAD = 1000, 8 -- so many creates more are under way while one is waited for
 
 local Collection = {}
 Collection.__index = Collection
@@ -100,37 +100,47 @@ function snapshots.copies(driver, id, n, owned, timeout)
   if not info then
     return nil, err
   end
-  local name
-  name, err = driver:snapshot(id, nil, true, link.left(deadline))
-  if not name then
+  local name = core.uuid()
+  local taken
+  taken, err = driver:snapshot(id, name, true, link.left(deadline))
+  if not taken then
+    driver:delete_snapshot(name, 10) -- it may be there, or will be, for nobody
     return nil, err
   end
-  local of, made = info.fields, {}
+  local of, made, ops, ids = info.fields, {}, {}, {}
+  local failed
   for i = 1, n do
-    local r
-    r, err = driver:create({
-      id = core.uuid(),
-      snapshot = name,
-      label = of.label,
-      lifetime_ms = of.lifetime_ms,
-      on_expiry = of.on_expiry,
-      auto_resume = of.auto_resume,
-      network = of.network,
-      net_allow = of.net_allow,
-      net_deny = of.net_deny,
-      inject_of = of.net_inject and id,
-      owned = owned and 1 or 0,
-    }, link.left(deadline))
-    if not r then
+    while not failed and #ops < n and #ops < i + AHEAD do
+      ids[#ids + 1] = core.uuid()
+      ops[#ops + 1] = driver:begin_create {
+        id = ids[#ids],
+        snapshot = name,
+        label = of.label,
+        lifetime_ms = of.lifetime_ms,
+        on_expiry = of.on_expiry,
+        auto_resume = of.auto_resume,
+        network = of.network,
+        net_allow = of.net_allow,
+        net_deny = of.net_deny,
+        inject_of = of.net_inject and id,
+        owned = owned and 1 or 0,
+      }
+    end
+    if not ops[i] then
       break
     end
-    made[i] = r
-    audit.emit("acquire", { what = "sandbox", op = "fork", id = r.fields.id, owned = owned })
+    local r
+    r, err = driver:end_create(ops[i], ids[i], link.left(deadline)) -- also of those behind one that failed
+    failed = failed or err
+    if r then
+      made[#made + 1] = r
+      audit.emit("acquire", { what = "sandbox", op = "fork", id = ids[i], owned = owned })
+    end
   end
   driver:delete_snapshot(name, 10)
   if #made < n then
     undo(driver, made)
-    return nil, errors.from(err, "fork")
+    return nil, errors.from(failed, "fork")
   end
   if not owned then
     for _, r in ipairs(made) do

@@ -649,9 +649,12 @@ int sb_snapshot_delete(struct sb_conn *c, const struct sb_wire_in *in, struct sb
     struct wanted w = {name, !s->whole};
     if (!s->rec.owned)
         sb_box_each(look_for_copy, &w);
-    if (w.found)
+    if (w.found && !s->rec.owned)
         return sb_failed(f, "Busy", EBUSY, "snapshot", "snapshot %s is in use", name);
-    drop(s);
+    if (w.found) /* of a fork that was given up: as soon as it is whole */
+        s->unwanted = true;
+    else
+        drop(s);
     struct sb_packer p;
     sb_conn_begin(&p, SB_REPLY, in->head.req);
     sb_conn_send(c, &p, NULL, 0);

@@ -135,6 +135,52 @@ describe("a template", function()
     refused("NotFound", sandboxes:create { template = "moving" })
   end)
 
+  -- They stayed for a day, although no build could find them any more: a build an hour kept 24 of them.
+  it("without a cache has no steps of earlier builds beside it", function()
+    sandbar.assert(sandboxes.templates:list())
+    local steps, layers = #entries "n", #entries "l"
+    for i = 1, 3 do
+      build { name = "t", cache = false, steps = { { run = "echo " .. i .. " >/srv/i" }, { run = "echo >/srv/j" } } }
+      assert.equal(steps + 2, #entries "n")
+      assert.equal(layers + 2, #entries "l")
+    end
+    build { name = "u", from = "t", cache = false, steps = { { run = "echo u >/srv/u" } } }
+    build { name = "t", cache = false }
+    assert.equal(steps + 3, #entries "n") -- the other one is made of all three
+    local box = create "u"
+    assert.equal("3\nu\n", run(box, "cat /srv/i /srv/u"))
+    box:close()
+    forget()
+    assert.equal(steps, #entries "n")
+  end)
+
+  -- The build failed with NotFound: what it was at had gone.
+  it("is built although somebody else deletes or replaces meanwhile what it is built of", function()
+    local first = { run = "echo 1 >/srv/1" }
+    build { name = "t", cache = false, steps = { first } }
+    for _, case in ipairs {
+      { from = "t", function() build { name = "t", cache = false, steps = { first } } end },
+      { from = "base", function() sandbar.assert(sandboxes.templates:delete "u") end },
+    } do
+      local other = case[1]
+      build { name = "u", from = case.from, steps = { first } }
+      local built = build { name = "u", from = case.from, steps = { first, { run = "cat /srv/1 >/srv/2" } },
+        on_progress = function(event)
+          if event.event == "step" and event.step == 2 and other then
+            local meanwhile = other
+            other = nil
+            meanwhile()
+          end
+        end }
+      assert.is_nil(other)
+      assert.equal(2, #built.steps)
+      local box = create "u"
+      assert.equal("1\n", run(box, "cat /srv/2"))
+      box:close()
+    end
+    forget()
+  end)
+
   it("can begin with another one, which can go then, or with a directory, which can change then", function()
     local dir = helper.dir()
     helper.shell(([[

@@ -17,6 +17,7 @@ local OP = "templates:build"
 local TAIL = 4096 -- of what a failed step has written, in the error
 local LIFETIME = 86400
 local POLL = 0.05
+local ATTEMPTS = 3
 
 -- Another build makes this step now, or has just made it. What is in the way of a step itself is AlreadyExists, too.
 local TAKEN = errors.new { kind = "AlreadyExists", op = OP, message = "another build is at this step" }
@@ -265,7 +266,7 @@ function Build:step(step)
   local key = digest.of { "step", at.key, step.kind, digest.of(step.command or step.list or { step.text }), inputs }
   local run = do_step[step.kind]
   if run then
-    local name = "=" .. key
+    local name = (self.cache and "=" or "=once-") .. key -- as the supervisor knows it: nobody will look for it again
     how, err = self:ensure(name, function()
       return self:inside(at.step, self.network, function(box)
         local ok, why = run(self, box, step)
@@ -302,7 +303,13 @@ local function environment(env)
   return out
 end
 
+-- What we were at was deleted or replaced by somebody else: there is no step any more to go on from.
+function Build:is_overtaken(err)
+  return err.kind == "NotFound" and self.at and self.at.step and self:known(self.at.step) == false
+end
+
 function Build:run(from, list)
+  self.at, self.done = nil, {}
   local hello, err = self.driver:hello(self:left())
   if not hello then
     return nil, err
@@ -347,7 +354,11 @@ function build.run(driver, opts, timeout)
     began = core.now(),
   }, Build)
   local built
-  built, err = self:run(opts.from or "base", list)
+  local attempts = 0
+  repeat
+    attempts = attempts + 1
+    built, err = self:run(opts.from or "base", list)
+  until built or attempts == ATTEMPTS or not self:is_overtaken(err)
   if not built then
     err = errors.from(link.told(err, timeout), OP)
     self:tell { event = "failed", step = type(err.step) == "number" and err.step or nil, error = err }

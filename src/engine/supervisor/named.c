@@ -3,7 +3,7 @@
  * is one or the other at any moment; sandboxes of the old one name its layers themselves.
  *
  * The steps it was built of are snapshots whose names begin with "=" (snapshot.c). A step that no template names stays
- * for a day, so that a build that failed goes on where it was. */
+ * for a day, so that a build that failed goes on where it was; "=once-": until its template is replaced. */
 #include "named.h"
 
 #include <errno.h>
@@ -140,8 +140,15 @@ static bool has_step(const struct named *t, const char *key)
     return false;
 }
 
-/* The template that is being deleted: its steps go at once. NULL: none. */
+/* The template that is being deleted or `replaced`. NULL: none. */
 static const struct named *leaving;
+static bool replaced;
+
+/* No other build will ever ask for it. */
+static bool is_once(const char *key)
+{
+    return strncmp(key, "=once-", 6) == 0;
+}
 
 static bool step_wanted(const char *key, int64_t created_ms)
 {
@@ -150,7 +157,20 @@ static bool step_wanted(const char *key, int64_t created_ms)
     for (const struct named *t = all; t != NULL; t = t->next)
         if (t != leaving && has_step(t, key))
             return true;
-    return (leaving == NULL || !has_step(leaving, key)) && sb_wall_ms() - created_ms < STEP_KEPT_MS;
+    if (leaving != NULL && has_step(leaving, key) && (!replaced || is_once(key)))
+        return false;
+    return sb_wall_ms() - created_ms < STEP_KEPT_MS;
+}
+
+/* Forgets the template that leaves; steps that are nobody's then go, and layers with them. */
+static void prune_steps(struct named *t)
+{
+    leaving = t;
+    sb_snapshot_prune_steps(step_wanted);
+    leaving = NULL;
+    if (t != NULL)
+        forget(t);
+    sb_snapshot_prune();
 }
 
 /* ---- making one ---- */
@@ -180,10 +200,10 @@ static void synced(struct sb_source *src, uint32_t events)
     waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
     sb_loop_drop(src);
     int err = info.si_code == CLD_EXITED ? info.si_status : EINTR;
-    bool replaced = false;
+    bool exchanged = false;
     if (err == 0) {
-        replaced = renameat2(sup.named, t->half, sup.named, t->rec.id, RENAME_EXCHANGE) == 0;
-        if (!replaced && renameat2(sup.named, t->half, sup.named, t->rec.id, RENAME_NOREPLACE) < 0)
+        exchanged = renameat2(sup.named, t->half, sup.named, t->rec.id, RENAME_EXCHANGE) == 0;
+        if (!exchanged && renameat2(sup.named, t->half, sup.named, t->rec.id, RENAME_NOREPLACE) < 0)
             err = errno;
     }
     if (err != 0) {
@@ -193,14 +213,14 @@ static void synced(struct sb_source *src, uint32_t events)
         sb_snapshot_prune();
         return;
     }
-    if (replaced)
+    if (exchanged)
         sb_trash_put(sup.named, t->half);
     t->half[0] = '\0';
     t->whole = true;
-    if (old != NULL)
-        forget(old);
+    replaced = true;
+    prune_steps(old);
+    replaced = false;
     answer(t, NULL);
-    sb_snapshot_prune_steps(step_wanted);
 }
 
 static int start_sync(struct named *t, int dir, struct sb_failure *f)
@@ -416,11 +436,7 @@ int sb_named_delete(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fa
         return sb_failed(f, "Busy", EBUSY, "template", "template %s is in use", name);
     if (sb_trash_put(sup.named, name) < 0)
         return sb_failed_errno(f, "template", "cannot remove the template");
-    leaving = t;
-    sb_snapshot_prune_steps(step_wanted);
-    leaving = NULL;
-    forget(t);
-    sb_snapshot_prune();
+    prune_steps(t);
     struct sb_packer p;
     sb_conn_begin(&p, SB_REPLY, in->head.req);
     sb_conn_send(c, &p, NULL, 0);

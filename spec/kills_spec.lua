@@ -309,6 +309,115 @@ describe("kill -9 of", function()
         end
       end)
     end)
+
+    it("in the middle of fork(n) leaves each copy whole or gone, and the original as it was", function()
+      with_root(function(root, own)
+        local box = sandbar.assert(own:create { id = "source", lifetime = 300 })
+        sandbar.assert(box:exec("for i in 1 2 3 4 5; do echo $i >f$i; done"))
+        for round = 1, inside.times(3) do
+          if round % 3 == 0 then
+            sandbar.assert(box:pause { keep = "disk" })
+          end
+          local results = sandbar.assert(sandbar.all {
+            function() return { box:fork(4, { timeout = 20 }) } end,
+            function()
+              sandbar.sleep(0.002 + (round * 7 % 50) / 1000)
+              local pid = supervisor(root)
+              if pid then kill(pid) end
+              return {}
+            end,
+          })
+          local copies, err = results[1][1], results[1][2]
+          if not copies then
+            assert.is_not.equal("Timeout", typed(err, "fork"), tostring(err))
+          end
+          for _, copy in ipairs(copies or {}) do
+            copy:close()
+          end
+          local n = 0
+          for _, info in ipairs(sandbar.assert(own:list())) do
+            if info.id ~= "source" then
+              n = n + 1
+              local copy = sandbar.assert(own:connect(info.id, { resume = true }))
+              assert.equal("1\n2\n3\n4\n5\n", sandbar.assert(copy:exec("cat f?", { timeout = 20 })).stdout)
+              sandbar.assert(copy:destroy())
+              copy:close()
+            end
+          end
+          assert.is_true(copies == nil or n == 4, n .. " copies")
+          if box:info().state == "paused" then
+            sandbar.assert(box:resume())
+          end
+          assert.equal("5\n", sandbar.assert(box:exec("cat f5", { timeout = 20 })).stdout)
+        end
+        assert.same({}, sandbar.assert(own.snapshots:list()))
+        sandbar.assert(box:destroy())
+        box:close()
+      end)
+    end)
+  end)
+
+  describe("who builds a template,", function()
+    local BUILD = PRELUDE .. [[
+      say("begun")
+      local built, err = sandboxes.templates:build { name = "kept", network = "deny",
+        steps = { { run = "echo " .. arg[2] .. " >/tmp/which" }, { env = { A = arg[2] } }, { run = "head -c 1M /dev/zero >/tmp/much" } } }
+      say(built and "built" or err.kind)
+    ]]
+
+    it("its supervisor or both, at any step, leave the old template or the new one, and nothing in between", function()
+      with_root(function(root, own)
+        local function which()
+          local box = sandbar.assert(own:create_scoped { template = "kept" })
+          local text = sandbar.assert(box:exec("cat /tmp/which; test ! -e /tmp/much || wc -c </tmp/much", { timeout = 20 })).stdout
+          box:destroy()
+          return text
+        end
+        local function build(text)
+          sandbar.assert(own.templates:build { name = "kept", network = "deny", steps = { { run = "echo " .. text .. " >/tmp/which" },
+            { env = { A = text } }, { run = "head -c 1M /dev/zero >/tmp/much" } } })
+        end
+        build("0")
+        local now = "0\n1048576\n"
+        for round = 1, math.min(inside.times(3), 60) do
+          local child = helper.start_lua(BUILD, { args = { root, tostring(round) }, timeout = 40 })
+          assert.equal("begun", child:line())
+          sandbar.sleep((round * 37 % 250) / 1000)
+          local pid = round % 3 ~= 1 and supervisor(root) or nil
+          if round % 3 ~= 0 then
+            child:signal("KILL")
+          end
+          if pid then
+            kill(pid)
+          end
+          local said = child:wait().stdout:match("begun\n(%u%l+%a*)\n")
+          if said then -- and why not
+            typed({ kind = said }, "build")
+            assert.is_not.equal("Timeout", said)
+          end
+          assert.is_truthy(helper.eventually(function()
+            return #sandbar.assert(own:list()) == 0
+          end, 15), "a build's sandbox is left")
+          local new = ("%d\n1048576\n"):format(round)
+          local there = which()
+          assert.is_true(there == now or there == new, there)
+          build(tostring(round))
+          now = new
+          assert.equal(new, which())
+        end
+        sandbar.assert(own.templates:delete("kept"))
+        assert.is_truthy(helper.eventually(function()
+          sandbar.assert(own.templates:list())
+          local left = ""
+          for _, where in ipairs { "s", "n", "m" } do -- what a step has made is kept for the next build
+            for name in lfs.dir(root .. "/v1/" .. where) do
+              left = left .. (name:find("^[.=]") and "" or where .. "/" .. name .. " ")
+            end
+          end
+          return left == "", left
+        end))
+      end)
+    end)
   end)
 
   describe("the program", function()

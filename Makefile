@@ -440,7 +440,7 @@ DEPS := gcc make pkg-config binutils libc6-dev \
 	lua-busted lua-check lua-cjson lua-filesystem lua-system luarocks \
 	python3 curl ca-certificates procps uidmap iproute2 \
 	clang clang-format clang-tidy cppcheck valgrind \
-	nginx-light libnginx-mod-http-lua lua-resty-core lua-resty-lrucache \
+	e2fsprogs nginx-light libnginx-mod-http-lua lua-resty-core lua-resty-lrucache \
 	bubblewrap crun wrk
 .PHONY: deps
 deps:

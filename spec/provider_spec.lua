@@ -261,7 +261,6 @@ local sandbar = require "sandbar"
 
   it("checks a spec clause by clause, before anything is allocated", function()
     for clause, spec in pairs {
-      ["limits.disk"] = { limits = { disk = 1e8 } },
       public_ports = { public_ports = true },
     } do
       local copy = {}

@@ -26,13 +26,13 @@
 ---  commands, the first that fails ends them. On failure or cancellation, or when the program ends, it is destroyed
 ---@field providers? table<string, table> what one provider needs different
 
---- Of a sandbox as a whole. The local engine: memory and cpus only for root, where there are control groups; disk not in
---- this version. What cannot be enforced is Unsupported.
+--- Of a sandbox as a whole. The local engine: memory and cpus only for root, where there are control groups; disk only
+--- for root, where there are loop devices. What cannot be enforced is Unsupported.
 ---@class sandbar.Limits
 ---@field memory? integer bytes, at least 4 MiB; without swap
 ---@field cpus? number processors, 0.01 to 8192: 0.5 is half of one's time
 ---@field processes? integer (default 1024)
----@field disk? integer bytes
+---@field disk? integer bytes, 16 MiB at least; set aside when the sandbox is made
 ---@field files? integer open files of a process, at least 16 (default: what the machine allows)
 ---@field max_output? integer bytes of a stream that exec keeps (default 64 MiB)
 ---@field max_commands? integer that exec and start may start, ever; a pipeline is one

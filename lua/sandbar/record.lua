@@ -141,6 +141,7 @@ local function limits_of(fields)
     return nil
   end
   return {
+    disk = fields.limit_disk,
     memory = fields.limit_memory,
     cpus = fields.limit_cpu and fields.limit_cpu / 1000,
     processes = fields.limit_processes,

@@ -6,7 +6,9 @@ local spec = require "sandbar.local.spec"
 
 local explaining = {}
 
-local LIMITS = { ["limits.memory"] = "limit_memory", ["limits.cpus"] = "limit_cpu" }
+local LIMITS = {
+  ["limits.memory"] = "limit_memory", ["limits.cpus"] = "limit_cpu", ["limits.disk"] = "limit_disk",
+}
 
 -- The capability that a clause of `merged` takes, or nothing.
 local function needed(clause, merged)

@@ -156,8 +156,9 @@ clause("labels", function(s, f)
   return list and s.labels and ("%d recorded"):format(#list), err
 end)
 
--- In which field of the request a limit travels; the others cannot be enforced yet.
+-- In which field of the request a limit travels.
 local LIMIT_FIELDS = {
+  disk = "limit_disk",
   memory = "limit_memory",
   max_commands = "limit_started",
   processes = "limit_processes",
@@ -166,9 +167,9 @@ local LIMIT_FIELDS = {
   max_output = "limit_output",
   max_env = "limit_env",
 }
-local LIMIT_LEAST = { processes = 2, memory = 4194304 } -- pid 1 is one, with a shell
+local LIMIT_LEAST = { processes = 2, memory = 4194304, disk = 16777216 } -- pid 1 is one, with a shell
 local CPUS_LEAST, CPUS_MOST = 0.01, 8192
-local LIMIT_MOST = { max_output = 2 ^ 31 }
+local LIMIT_MOST = { max_output = 2 ^ 31, disk = 2 ^ 43 }
 
 local function is_whole(value, least, most)
   return value >= least and value % 1 == 0 and value <= most
@@ -204,12 +205,6 @@ for _, name in ipairs {
     local value = s.limits and s.limits[name]
     if value == nil then
       return nil
-    end
-    if not field then
-      if type(value) == "number" and not (value > 0) then
-        return invalid(said, said .. ": a positive number is needed")
-      end
-      return unsupported(said, said .. ": the local engine cannot enforce it yet")
     end
     local least, most = LIMIT_LEAST[name] or 1, LIMIT_MOST[name] or 2 ^ 53
     if not is_whole(value, least, most) then

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "disk.h"
 #include "range.h"
 #include "slot.h"
 #include "spare.h"
@@ -153,8 +154,12 @@ static int outfit(struct sb_box *b, struct sb_slot *s, int dir, const struct sb_
 {
     sb_layers_drop(&s->layers);
     sb_close(&s->listener);
-    sb_slot_clean_works(dir);
-    if (sb_layers_make(&s->layers, s, dir, t, &b->rec.layers, b->rec.allow_setuid, f) < 0)
+    if (sb_disk_mount(b, dir, f) < 0)
+        return -1;
+    sb_slot_clean_works(b->disk >= 0 ? b->disk : dir);
+    int rc = sb_layers_make(&s->layers, s, dir, b->disk, t, &b->rec.layers, b->rec.allow_setuid, f);
+    sb_close(&b->disk);
+    if (rc < 0)
         return -1;
     s->listener = sb_slot_listen(dir);
     if (s->listener < 0)
@@ -195,7 +200,10 @@ int sb_boot_make_dir(struct sb_box *b, struct sb_failure *f)
     int rc = mkdirat(sup.boxes, b->rec.id, 0700) < 0 ? sb_boot_taken(b, f) : 0;
     if (rc == 0) {
         sb_autofd int dir = sb_box_dir(b);
-        rc = dir < 0 ? sb_failed_errno(f, "directory", "open") : sb_slot_make_dirs(dir, &t, f);
+        if (dir < 0)
+            rc = sb_failed_errno(f, "directory", "open");
+        else if ((rc = sb_disk_place(b, dir, f)) == 0 && (rc = sb_disk_mount(b, dir, f)) == 0)
+            rc = sb_slot_make_dirs(b->disk >= 0 ? b->disk : dir, &t, f);
         if (rc < 0)
             sb_life_remove(b);
     }
@@ -221,7 +229,7 @@ static int create_other(struct sb_box *b, struct sb_slot *s, struct sb_failure *
 
 int sb_boot_create(struct sb_box *b, struct sb_failure *f)
 {
-    bool made = false, plain = b->rec.rootfs == NULL && b->rec.layers.len == 0;
+    bool made = false, plain = sb_record_plain(&b->rec);
     int used = sb_spare_use(b, f);
     if (used != 0)
         return used < 0 ? -1 : 0;

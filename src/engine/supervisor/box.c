@@ -97,7 +97,7 @@ struct sb_box *sb_box_new(const char *id)
     memcpy(b->rec.id, id, strlen(id) + 1);
     b->rec.range = -1;
     b->guest.fd = b->proc.fd = b->owner.fd = b->freezing.fd = -1;
-    b->group.dir = b->record = b->mounts = b->user = -1;
+    b->group.dir = b->record = b->mounts = b->user = b->image = b->disk = -1;
     b->limits.dir[SB_BOUND_MEMORY] = b->limits.dir[SB_BOUND_CPU] = -1;
     b->net.control.fd = b->net.proc.fd = -1;
     struct sb_box **at = bucket_of(id);
@@ -127,6 +127,8 @@ void sb_box_forget(struct sb_box *b)
     sb_limits_drop(&b->limits);
     sb_close(&b->record);
     sb_close(&b->user);
+    sb_close(&b->image);
+    sb_close(&b->disk);
     sb_dissolve(b->mounts);
     sb_birth_give(b->birth);
     sb_slot_reserve(b->rec.range, false);

@@ -48,6 +48,8 @@ struct sb_box {
     int record;                 /* its record's file, likewise; -1 after, and of resumed ones */
     struct sb_network net;      /* its way to the world, if it has one */
     int mounts;                 /* its mount namespace, from destroy on (dissolve.h); -1 */
+    int image;                  /* of a limited disk, before it has its name (disk.h); -1 */
+    int disk;                   /* likewise: its mount, until overlays are made of it; -1 */
     int user;                   /* of a spare, and until its set-up: namespace A; -1 */
     struct sb_waiter *waiters;
     enum sb_goal goal;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include "disk.h"
 #include "import.h"
 #include "named.h"
 #include "snapshot.h"
@@ -15,6 +16,8 @@
 enum { LIFETIME_DEFAULT_MS = 3600000, PROCESSES_DEFAULT = 1024, PROCESSES_MAX = 1 << 22 };
 enum { FILES_MIN = 16 };       /* what a shell needs to run a program */
 enum { MEMORY_MIN = 4 << 20 }; /* likewise */
+#define DISK_MIN (16ULL << 20) /* a file system has its own needs, too */
+#define DISK_MAX (8ULL << 40)
 enum {
     CPU_MIN = 10,
     CPU_MAX = 8192000
@@ -51,15 +54,6 @@ static int take_token(struct sb_record *r, const struct sb_wire_in *in, struct s
     memcpy(r->token, v.data, v.len);
     r->token_len = v.len;
     return 0;
-}
-
-/* Fields that name what this engine does not do. */
-static int refuse(const struct sb_wire_in *in, struct sb_failure *f)
-{
-    return sb_read_u64(&in->fields, SB_F_LIMIT_DISK, 0) == 0
-               ? 0
-               : sb_failed(f, "Unsupported", 0, "limits.disk",
-                           "limits.disk is not there on the local engine");
 }
 
 static int copy_text(const char *from, char **to)
@@ -127,6 +121,7 @@ static int take_settings(struct sb_box *b, const struct sb_wire_in *in, struct s
                  {SB_F_LIMIT_COMMANDS, &r->limit_commands, from->limit_commands},
                  {SB_F_LIMIT_OUTPUT, &r->limit_output, from->limit_output},
                  {SB_F_LIMIT_ENV, &r->limit_env, from->limit_env},
+                 {SB_F_LIMIT_DISK, &r->limit_disk, from->limit_disk},
                  {SB_F_LIMIT_MEMORY, &r->limit_memory, from->limit_memory},
                  {SB_F_LIMIT_CPU, &r->limit_cpu, from->limit_cpu},
                  {SB_F_LIMIT_STARTED, &r->limit_started, from->limit_started}};
@@ -280,12 +275,15 @@ static int take_limits(struct sb_record *r, const struct sb_wire_in *in, struct 
     r->limit_commands = sb_read_u64(&in->fields, SB_F_LIMIT_COMMANDS, 0);
     r->limit_output = sb_read_u64(&in->fields, SB_F_LIMIT_OUTPUT, 0);
     r->limit_env = sb_read_u64(&in->fields, SB_F_LIMIT_ENV, 0);
+    r->limit_disk = sb_read_u64(&in->fields, SB_F_LIMIT_DISK, 0);
     r->limit_memory = sb_read_u64(&in->fields, SB_F_LIMIT_MEMORY, 0);
     r->limit_cpu = sb_read_u64(&in->fields, SB_F_LIMIT_CPU, 0);
     r->limit_started = sb_read_u64(&in->fields, SB_F_LIMIT_STARTED, 0);
     r->limit_wall_ms = (int64_t)sb_read_u64(&in->fields, SB_F_LIMIT_WALL_MS, 0);
     if (r->limit_memory != 0 && r->limit_memory < MEMORY_MIN)
         return invalid(f, "limits.memory", "at least 4 MiB");
+    if (r->limit_disk != 0 && (r->limit_disk < DISK_MIN || r->limit_disk > DISK_MAX))
+        return invalid(f, "limits.disk", "from 16 MiB to 8 TiB");
     if (r->limit_cpu != 0 && (r->limit_cpu < CPU_MIN || r->limit_cpu > CPU_MAX))
         return invalid(f, "limits.cpus", "from 0.01 to 8192");
     if (r->limit_wall_ms < 0 || r->limit_wall_ms > (int64_t)SB_LIFETIME_MAX_MS)
@@ -318,7 +316,7 @@ static int check_size(const struct sb_record *r, struct sb_failure *f)
 struct sb_box *sb_create_parse(const struct sb_wire_in *in, struct sb_failure *f)
 {
     char id[SB_ID_MAX + 1];
-    if (take_id(in, id, f) < 0 || refuse(in, f) < 0)
+    if (take_id(in, id, f) < 0)
         return NULL;
     struct sb_box *b = sb_box_new(id);
     if (b == NULL) {
@@ -341,7 +339,8 @@ struct sb_box *sb_create_parse(const struct sb_wire_in *in, struct sb_failure *f
         take_lists(b, in, f) < 0 || take_identity(&b->rec, in, f) < 0 ||
         take_life(&b->rec, in, f) < 0 || take_limits(&b->rec, in, f) < 0 ||
         take_settings(b, in, f) < 0 || sb_limits_check(&b->rec, f) < 0 ||
-        sb_network_take(&b->rec, &in->fields, f) < 0 || check_size(&b->rec, f) < 0) {
+        sb_disk_check(&b->rec, f) < 0 || sb_network_take(&b->rec, &in->fields, f) < 0 ||
+        check_size(&b->rec, f) < 0) {
         sb_box_forget(b);
         return NULL;
     }

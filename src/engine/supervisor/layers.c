@@ -127,7 +127,7 @@ static void close_sealed(struct sb_sealed *sealed)
         sb_loop_close_later(&sealed->dir[--sealed->n]);
 }
 
-static int make_all(struct sb_layers *l, const struct sb_slot *s, int dir,
+static int make_all(struct sb_layers *l, const struct sb_slot *s, int dir, int disk,
                     const struct sb_template *t, const struct sb_sealed *sealed, bool allow_setuid,
                     struct sb_failure *f)
 {
@@ -137,7 +137,8 @@ static int make_all(struct sb_layers *l, const struct sb_slot *s, int dir,
     l->root = -1;
     l->trees = 0;
     /* A detached clone of the sandbox's directory alone: inside, the layers' paths start there. */
-    sb_latefd int own = sb_mounts_clone(dir, idmap);
+    sb_latefd int clone = disk < 0 ? sb_mounts_clone(dir, idmap) : -1;
+    const int own = disk < 0 || sb_mounts_own(disk, idmap) < 0 ? clone : disk;
     sb_latefd int lower = sb_mounts_clone(t->dir, idmap);
     if (own < 0 || lower < 0)
         return sb_failed_errno(f, "layers",
@@ -165,7 +166,7 @@ static int make_all(struct sb_layers *l, const struct sb_slot *s, int dir,
     return 0;
 }
 
-int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
+int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir, int disk,
                    const struct sb_template *t, const struct sb_list *names, bool allow_setuid,
                    struct sb_failure *f)
 {
@@ -178,7 +179,7 @@ int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
         l->trees = 0;
         sb_failed_errno(f, "layers", "a sealed layer");
     } else {
-        rc = make_all(l, s, dir, t, &sealed, allow_setuid, f);
+        rc = make_all(l, s, dir, disk, t, &sealed, allow_setuid, f);
     }
     close_sealed(&sealed);
     return rc;

@@ -13,6 +13,7 @@
 
 #include "box.h"
 #include "conn.h"
+#include "disk.h"
 #include "dissolve.h"
 #include "freeze.h"
 #include "handover.h"
@@ -215,6 +216,7 @@ static void sync_and_pause(struct sb_box *b)
     if (pid == 0) {
         if (dup2(dir, 3) == 3 && close_range(4, ~0U, 0) == 0) {
             sb_slot_clean_works(3); /* so that no resume has to */
+            sb_disk_wait(3);
             syncfs(3);
         }
         _exit(0);
@@ -277,6 +279,7 @@ void sb_life_ended(struct sb_box *b)
     b->birth = NULL;
     sb_close(&b->record);
     sb_close(&b->user);
+    sb_close(&b->disk);
     b->unrooted = false;
     b->rec.range = -1;
     b->rec.group[0] = '\0';

@@ -17,6 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "disk.h"
+
 enum {
     EACH_MS = 5000,     /* of a series */
     WATCH_MS = 600000,  /* how long after the last request */
@@ -197,6 +199,10 @@ static void walk_begin(struct sb_metrics *m)
     int64_t now = sb_real_ms();
     if (m->walk.fd >= 0 || (m->now.has_disk && now < m->walk_at_ms + WALK_SHARE * m->walk_took_ms))
         return;
+    if (m->box->rec.limit_disk != 0) { /* its file system knows */
+        m->now.has_disk = sb_disk_used(m->box, &m->now.disk);
+        return;
+    }
     if (m->sum == NULL) {
         void *at =
             mmap(NULL, sizeof *m->sum, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

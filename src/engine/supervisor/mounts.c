@@ -54,6 +54,11 @@ int sb_mounts_clone(int dir, int user)
     return fd;
 }
 
+int sb_mounts_own(int mount, int user)
+{
+    return set_attr(mount, 0, 0, MS_PRIVATE, user);
+}
+
 int sb_mounts_clone_readonly(int dir, const char *path, int user)
 {
     int fd = open_tree(dir, path,

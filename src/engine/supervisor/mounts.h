@@ -22,6 +22,8 @@ int sb_mounts_device(void); /* a clone of the device tree, or -1 */
 
 /* A detached clone of the directory `dir` alone; `user` >= 0: idmapped by that namespace. */
 int sb_mounts_clone(int dir, int user);
+/* The same for a detached mount that nobody else has yet, itself. */
+int sb_mounts_own(int mount, int user);
 /* A detached read-only clone of the directory with everything mounted below it. */
 int sb_mounts_clone_readonly(int dir, const char *path, int user);
 

@@ -176,6 +176,11 @@ void sb_record_free(struct sb_record *r)
     memset(r, 0, sizeof *r);
 }
 
+bool sb_record_plain(const struct sb_record *r)
+{
+    return r->rootfs == NULL && r->layers.len == 0 && r->limit_disk == 0;
+}
+
 bool sb_record_same_ids(const struct sb_record *r)
 {
     return r->mode == sup.mode && r->sub_uid == sup.sub_uid && r->sub_gid == sup.sub_gid &&
@@ -255,6 +260,7 @@ void sb_record_limits(const struct sb_record *r, struct sb_packer *p)
     pack_limit(p, SB_F_LIMIT_PROCESSES, r->limit_processes);
     pack_limit(p, SB_F_LIMIT_FILES, r->limit_files);
     pack_limit(p, SB_F_LIMIT_COMMANDS, r->limit_commands);
+    pack_limit(p, SB_F_LIMIT_DISK, r->limit_disk);
     pack_limit(p, SB_F_LIMIT_MEMORY, r->limit_memory);
     pack_limit(p, SB_F_LIMIT_CPU, r->limit_cpu);
     pack_limit(p, SB_F_LIMIT_STARTED, r->limit_started);
@@ -490,6 +496,7 @@ static int take_fields(struct sb_record *r, const struct sb_reader *in)
     r->limit_commands = sb_read_u64(in, SB_F_LIMIT_COMMANDS, 0);
     r->limit_output = sb_read_u64(in, SB_F_LIMIT_OUTPUT, 0);
     r->limit_env = sb_read_u64(in, SB_F_LIMIT_ENV, 0);
+    r->limit_disk = sb_read_u64(in, SB_F_LIMIT_DISK, 0);
     r->limit_memory = sb_read_u64(in, SB_F_LIMIT_MEMORY, 0);
     r->limit_cpu = sb_read_u64(in, SB_F_LIMIT_CPU, 0);
     r->limit_started = sb_read_u64(in, SB_F_LIMIT_STARTED, 0);

@@ -63,6 +63,7 @@ struct sb_record {
     bool unread; /* that, or damaged: nobody knows what it names */
     uint64_t limit_processes, limit_files, limit_commands;
     uint64_t limit_output, limit_env; /* kept for callers, who enforce them; 0: the usual */
+    uint64_t limit_disk;              /* bytes; 0: none */
     uint64_t limit_memory, limit_cpu; /* bytes, thousandths of a processor; 0: none */
     uint64_t limit_started, started;  /* how many commands it may start, and has */
     int64_t limit_wall_ms, ran_ms;    /* how long it may run, and did before this run */
@@ -74,6 +75,8 @@ struct sb_record {
 };
 
 void sb_record_free(struct sb_record *r);
+/* The base template, and nothing of its own in between or below. */
+bool sb_record_plain(const struct sb_record *r);
 /* What is on its disk was written with the user ids there are now. */
 bool sb_record_same_ids(const struct sb_record *r);
 /* Copies both; NULL: nothing to say. */

@@ -352,7 +352,7 @@ static int make_devices(struct sb_slot *s, struct sb_failure *f)
 
 static int make_layers(struct sb_slot *s, struct sb_failure *f)
 {
-    return sb_layers_make(&s->layers, s, s->dir, &sb_base, NULL, false, f);
+    return sb_layers_make(&s->layers, s, s->dir, -1, &sb_base, NULL, false, f);
 }
 
 /* The maker's time is used for all that does not need its namespaces. */

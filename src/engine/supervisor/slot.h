@@ -70,8 +70,9 @@ int sb_slot_note(int dir);             /* opens <dir>/birth, empty */
 void sb_slot_clean_works(int dir);
 /* An empty directory for a sandbox: uppers and works for `t`. */
 int sb_slot_make_dirs(int dir, const struct sb_template *t, struct sb_failure *f);
-/* `names`: of layers between, the lowest first; NULL: none. */
-int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir,
+/* `disk`: a detached mount in which uppers and works are, which gets the slot's ids; -1: they are in `dir`.
+ * `names`: of layers between, the lowest first; NULL: none. */
+int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir, int disk,
                    const struct sb_template *t, const struct sb_list *names, bool allow_setuid,
                    struct sb_failure *f);
 /* What a pid 1 on its way may still be mounting; and what nobody else has, at an idle moment. */

@@ -19,6 +19,7 @@
 
 #include "conn.h"
 #include "create.h"
+#include "disk.h"
 #include "freeze.h"
 #include "named.h"
 #include "slot.h"
@@ -204,7 +205,7 @@ static int keep_layer(struct snapshot *s, struct sb_failure *f)
 static void exchange(const struct snapshot *s, struct sb_box *b)
 {
     struct sb_list before = b->rec.layers, after = {NULL, 0};
-    if (b->proc.fd >= 0 || sb_list_copy(&after, &s->rec.layers) < 0)
+    if (b->proc.fd >= 0 || b->rec.limit_disk != 0 || sb_list_copy(&after, &s->rec.layers) < 0)
         return;
     b->rec.layers = after;
     if (sb_box_save(b) < 0) {
@@ -271,12 +272,16 @@ static int make_layer(struct snapshot *s, struct sb_failure *f)
     return fd < 0 ? sb_failed_errno(f, "snapshot", "cannot make a layer") : fd;
 }
 
-/* The box stands still, or its memory pause keeps it so: its uppers are copied. */
+/* The box stands still, or a pause keeps it so: its uppers are copied. */
 static int start_copy(struct snapshot *s, struct sb_box *b, struct sb_failure *f)
 {
-    sb_autofd int dir = sb_box_dir(b);
-    if (dir < 0)
+    sb_autofd int own = sb_box_dir(b);
+    if (own < 0)
         return sb_failed_errno(f, "directory", "open");
+    sb_autofd int disk = b->rec.limit_disk != 0 ? sb_disk_open(own) : -1;
+    if (b->rec.limit_disk != 0 && disk < 0)
+        return sb_failed_errno(f, "disk", "cannot mount the sandbox's disk");
+    const int dir = disk >= 0 ? disk : own;
     sb_autofd int layer = make_layer(s, f);
     if (layer < 0)
         return -1;
@@ -406,6 +411,7 @@ static int describe(struct snapshot *s, const struct sb_box *b, struct sb_failur
     r->limit_commands = from->limit_commands;
     r->limit_output = from->limit_output;
     r->limit_env = from->limit_env;
+    r->limit_disk = from->limit_disk;
     r->limit_memory = from->limit_memory;
     r->limit_cpu = from->limit_cpu;
     r->limit_started = from->limit_started;
@@ -462,13 +468,16 @@ static int begin(struct snapshot *s, struct sb_box *b, const char *subtree, stru
     if (count(&b->rec.layers) >= SB_SEALED_MAX)
         return sb_failed(f, "LimitExceeded", 0, "snapshot",
                          "sandbox %s stands on %d snapshots already", b->rec.id, SB_SEALED_MAX);
+    if (subtree != NULL && b->rec.limit_disk != 0)
+        return sb_failed(f, "Unsupported", 0, "subtree",
+                         "sandbox %s has a disk of its own (limits.disk)", b->rec.id);
     if (subtree != NULL)
         return rests ? take_out(s, b, subtree, f)
                      : sb_failed(f, "Busy", 0, "subtree", "sandbox %s is not at rest", b->rec.id);
-    if (rests)
+    if (rests && b->rec.limit_disk == 0)
         return seal(s, b, f);
     snprintf(s->box, sizeof s->box, "%s", b->rec.id);
-    if (b->rec.state == SB_BOX_PAUSED && b->rec.kept == SB_KEPT_MEMORY && !b->dying) {
+    if (rests || (b->rec.state == SB_BOX_PAUSED && b->rec.kept == SB_KEPT_MEMORY && !b->dying)) {
         b->copied = start_copy(s, b, f) == 0;
         return b->copied ? 0 : -1;
     }

@@ -288,7 +288,7 @@ static int go(struct sb_box *b, int rc, const struct sb_failure *f)
 int sb_spare_use(struct sb_box *b, struct sb_failure *f)
 {
     char name[sizeof b->rec.id];
-    bool usual = b->rec.rootfs == NULL && b->rec.layers.len == 0;
+    bool usual = sb_record_plain(&b->rec);
     struct sb_box *from = find(&b->rec);
     if (from == NULL)
         return 0;

@@ -7,7 +7,7 @@ local reaching = require "spec.support.reaching"
 
 local sandbar = require "sandbar"
 
-local assert_ok = sandbar.assert
+local assert_ok, unpack = sandbar.assert, table.unpack
 local with_box, denied = reaching.with_box, reaching.denied
 local TOKEN = "Bearer s3cr3t-0f-the-host"
 local KEPT = "BEGIN CERTIFICATE"
@@ -111,6 +111,91 @@ describe("a header that is injected into TLS", function()
       assert.equal(0, code, why)
       assert.is_truthy(came:find("^5000000 POST / "), came)
       assert.is_true(has_token(box, "", "https://tls.test/close"))
+    end)
+  end)
+
+  -- Says each text to tls.test inside TLS, with these protocols, and shows what comes, or why nothing does.
+  local RAW = [[
+import socket, ssl, sys
+c = ssl.create_default_context()
+if sys.argv[1]:
+    c.set_alpn_protocols(sys.argv[1].split(","))
+for text in sys.argv[2:]:
+    try:
+        s = c.wrap_socket(socket.create_connection(("198.51.100.99", 443), 5), server_hostname="tls.test")
+        s.settimeout(5)
+        s.sendall(text.encode().decode("unicode_escape").encode("latin1"))
+        got = b""
+        while True:
+            more = s.recv(65536)
+            if not more:
+                break
+            got += more
+        print("ok", s.selected_alpn_protocol())
+        print(got.decode("latin1"))
+    except OSError as e:
+        print("over", e)
+    print("\1")
+]]
+
+  it("does not go with what could be read as two requests, or as none", function()
+    with_box(rules {}, function(box)
+      assert_ok(box.files:write("/tmp/raw.py", RAW))
+      local function raw(protocols, ...)
+        local r = assert_ok(box:exec({ "python3", "/tmp/raw.py", protocols, ... }, { timeout = 60 }))
+        local all = {}
+        for one in r.stdout:gmatch("(.-)\1\n") do
+          all[#all + 1] = one
+        end
+        assert.equal(select("#", ...), #all, r.stderr)
+        return all
+      end
+      local head = "POST / HTTP/1.1\\r\\nHost: tls.test\\r\\n"
+      local second = "GET /two HTTP/1.1\\r\\nHost: tls.test\\r\\n\\r\\n"
+      local bad = {
+        "PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n\\0\\0\\0\\4\\0\\0\\0\\0\\0",
+        head .. "Content-Length: 5\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n0\\r\\n\\r\\n" .. second,
+        head .. "Content-Length: 0\\r\\nContent-Length: 39\\r\\n\\r\\n" .. second,
+        head .. "Content-Length: 0, 39\\r\\n\\r\\n" .. second, head .. "Content-Length: +0\\r\\n\\r\\n" .. second,
+        head .. "Transfer-Encoding: chunked, identity\\r\\n\\r\\n0\\r\\n\\r\\n" .. second,
+        head .. "Transfer-Encoding:\\x0bchunked\\r\\n\\r\\n0\\r\\n\\r\\n" .. second,
+        head .. "Transfer_Encoding : chunked\\r\\n\\r\\n0\\r\\n\\r\\n" .. second,
+        head .. "X: a\\r\\n Content-Length: 39\\r\\n\\r\\n" .. second, head .. "X: a\\nContent-Length: 39\\r\\n\\r\\n" .. second,
+        head .. "X: a\\rY: b\\r\\n\\r\\n", head .. "X: a\\0\\r\\n\\r\\n", head .. ": x\\r\\n\\r\\n", head .. "X\\r\\n\\r\\n",
+        head .. "Authorization : mine\\r\\n\\r\\n", "\\r\\n" .. head .. "\\r\\n", head .. "Host: good.test\\r\\n\\r\\n",
+        "GET https://tls.test/ HTTP/1.1\\r\\nHost: tls.test\\r\\n\\r\\n", "GET / HTTP/1.1\\r\\n\\r\\n",
+        "GET / HTTP/1.1\\r\\nHost: tls.test:80\\r\\n\\r\\n", "CONNECT tls.test:443 HTTP/1.1\\r\\nHost: tls.test\\r\\n\\r\\n",
+        "GET /\\r\\n\\r\\n", "GET / HTTP/3\\r\\nHost: tls.test\\r\\n\\r\\n", "GET  / HTTP/1.1\\r\\nHost: tls.test\\r\\n\\r\\n",
+        head .. "Upgrade: websocket\\r\\nConnection: upgrade\\r\\n\\r\\n" .. second,
+      }
+      for i, came in ipairs(raw("", unpack(bad))) do
+        assert.is_true(came:find("^over") ~= nil or came == "ok None\n\n", bad[i] .. " " .. came)
+      end
+      assert.equal("no readable request inside TLS", denied(box, "tls.test").reason)
+      -- A trailer is no header, and what follows a request is none.
+      local came = raw("", head .. "Transfer-Encoding: chunked\\r\\n\\r\\n3\\r\\nabc\\r\\n0\\r\\nAuthorization: mine\\r\\n\\r\\n")[1]
+      assert.is_nil(came:find("mine", 1, true), came)
+      local good = { "GET / HTTP/1.1\\r\\nHost: tls.test\\r\\n\\r\\n" .. second, head .. "Content-Length: 3\\r\\n\\r\\nabc" .. second,
+        head .. "AUTHORIZATION: mine\\r\\nauthorization:mine\\r\\n\\r\\n" .. second }
+      for _, all in ipairs(raw("h2,http/1.1", unpack(good))) do
+        assert.is_truthy(all:find("^ok http/1%.1\n"), all)
+        assert.is_truthy(all:find("\nAuthorization: " .. TOKEN, 1, true), all)
+        assert.equal(1, select(2, all:lower():gsub("\nauthorization:", "")), all)
+        assert.is_nil(all:find("two", 1, true), all)
+        assert.is_nil(all:find("mine", 1, true), all)
+      end
+      assert.is_truthy(raw("h2", second)[1]:find("^over"))
+    end)
+  end)
+
+  it("comes in requests whose bytes are counted", function()
+    with_box(rules {}, function(box)
+      curl(box, "-o /tmp/got", "https://tls.test/big")
+      local network = assert_ok(box:metrics()).network
+      assert.is_true(network.received > 5000000 and network.received < 5500000, network.received)
+      curl(box, "-o /dev/null -H Expect: --data-binary @/tmp/got")
+      network = assert_ok(box:metrics()).network
+      assert.is_true(network.sent > 5000000 and network.sent < 5500000, network.sent)
     end)
   end)
 

@@ -22,13 +22,17 @@ static unsigned char box[SB_MSG_MAX];
 
 static struct sb_relay_counts uncounted;
 struct sb_relay_counts *sb_relay_counts = &uncounted;
+int sb_relay_counts_fd = -1;
 
 /* A relay carries as well where it cannot count. */
 static void share_counts(void)
 {
-    void *at = mmap(NULL, sizeof uncounted, PROT_READ | PROT_WRITE, MAP_SHARED, SB_RELAY_COUNTS, 0);
-    if (at != MAP_FAILED)
-        sb_relay_counts = at;
+    struct sb_relay_counts *at =
+        mmap(NULL, SB_COUNTS * sizeof *at, PROT_READ | PROT_WRITE, MAP_SHARED, SB_RELAY_COUNTS, 0);
+    if (at == MAP_FAILED)
+        return;
+    sb_relay_counts = &at[SB_COUNTS_RELAY];
+    sb_relay_counts_fd = SB_RELAY_COUNTS;
 }
 
 const struct sb_policy *sb_relay_policy(void)

@@ -54,20 +54,43 @@ void sb_opened_take(int fd)
         close(fd);
 }
 
+/* A message with descriptors. 0, or -1. */
+static int send_with(const void *data, size_t len, const int *fd, size_t n)
+{
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(2 * sizeof(int))];
+    } space = {.room = {0}};
+    struct iovec io = {(void *)(uintptr_t)data, len};
+    struct msghdr m = {.msg_iov = &io, .msg_iovlen = 1};
+    if (n > 0) {
+        m.msg_control = &space;
+        m.msg_controllen = CMSG_SPACE(n * sizeof *fd);
+        struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+        h->cmsg_level = SOL_SOCKET;
+        h->cmsg_type = SCM_RIGHTS;
+        h->cmsg_len = CMSG_LEN(n * sizeof *fd);
+        memcpy(CMSG_DATA(h), fd, n * sizeof *fd);
+    }
+    return sendmsg(other.fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -1 : 0;
+}
+
+/* With the first one comes what it counts into. */
 void sb_opened_tell(const unsigned char *policy, size_t n)
 {
-    if (sb_opened_have() && send(other.fd, policy, n, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+    static bool told;
+    size_t fds = !told && sb_relay_counts_fd >= 0 ? 1 : 0;
+    if (!sb_opened_have())
+        return;
+    if (send_with(policy, n, &sb_relay_counts_fd, fds) < 0)
         _exit(5);
+    told = true;
 }
 
 int sb_opened_hand(struct sb_tcp *c)
 {
     static unsigned char buf[SB_MSG_MAX];
     static uint64_t serial;
-    union {
-        struct cmsghdr head;
-        char room[CMSG_SPACE(2 * sizeof(int))];
-    } space = {.room = {0}};
     const int fd[2] = {c->in.fd, c->out.fd};
     struct sb_packer p;
     c->serial = ++serial;
@@ -75,17 +98,9 @@ int sb_opened_hand(struct sb_tcp *c)
     sb_pack_u64(&p, SB_F_SERIAL, c->serial);
     sb_pack_str(&p, SB_F_NAME, c->name);
     sb_pack_bytes(&p, SB_F_DATA, c->head, c->head_len);
-    struct iovec io = {p.buf, p.len};
-    struct msghdr m = {
-        .msg_iov = &io, .msg_iovlen = 1, .msg_control = &space, .msg_controllen = sizeof space};
-    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-    h->cmsg_level = SOL_SOCKET;
-    h->cmsg_type = SCM_RIGHTS;
-    h->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(h), fd, sizeof fd);
     sb_watch_mute(&c->in);
     sb_watch_mute(&c->out);
     free(c->head);
     c->head = NULL;
-    return p.overflow || sendmsg(other.fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -1 : 0;
+    return p.overflow ? -1 : send_with(p.buf, p.len, fd, 2);
 }

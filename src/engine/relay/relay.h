@@ -6,6 +6,7 @@
 
 #include <netinet/in.h>
 
+#include "counts.h"
 #include "inject.h"
 #include "policy.h"
 
@@ -23,11 +24,8 @@ enum {
     SB_RELAY_END,
 };
 
-/* Bytes carried, DNS apart. Whoever reads them believes nothing of it. */
-struct sb_relay_counts {
-    uint64_t sent, received;
-};
-extern struct sb_relay_counts *sb_relay_counts;
+extern struct sb_relay_counts *sb_relay_counts; /* ours */
+extern int sb_relay_counts_fd;                  /* of all; -1: nobody counts */
 
 #define SB_RELAY_NAME "sandbar-relay" /* argv[0] */
 

@@ -225,8 +225,12 @@ static void forget_relay(struct sb_box *b)
 void sb_network_counts(const struct sb_box *b, uint64_t *sent, uint64_t *received)
 {
     const volatile struct sb_relay_counts *c = b->net.counts;
-    *sent = b->net.sent + (c != NULL ? c->sent : 0);
-    *received = b->net.received + (c != NULL ? c->received : 0);
+    *sent = b->net.sent;
+    *received = b->net.received;
+    for (int i = 0; c != NULL && i < SB_COUNTS; i++) {
+        *sent += c[i].sent;
+        *received += c[i].received;
+    }
 }
 
 /* What the last one has counted becomes what those before have. */
@@ -234,14 +238,14 @@ static void end_counts(struct sb_box *b)
 {
     sb_network_counts(b, &b->net.sent, &b->net.received);
     if (b->net.counts != NULL)
-        munmap(b->net.counts, sizeof *b->net.counts);
+        munmap(b->net.counts, SB_COUNTS * sizeof *b->net.counts);
     b->net.counts = NULL;
 }
 
 /* A memory file whose size nobody can change any more: who touches what is gone is killed. -1: it is not counted. */
 static int share_counts(struct sb_box *b)
 {
-    const size_t size = sizeof *b->net.counts;
+    const size_t size = SB_COUNTS * sizeof *b->net.counts;
     int fd = memfd_create("counts", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     end_counts(b);
     if (fd < 0)

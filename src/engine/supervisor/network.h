@@ -20,7 +20,7 @@ struct sb_network {
     uint32_t asked;   /* number of the last policy sent; answered: the relay keeps to it */
     int64_t retry_ms; /* it ended by itself: when the next one is started; 0: not */
     int64_t started_ms;
-    struct sb_relay_counts *counts; /* of the relay that is or was, shared with it; NULL: none */
+    struct sb_relay_counts *counts; /* of the relay that is or was, SB_COUNTS, shared; NULL: none */
     uint64_t sent, received;        /* by those before it */
     struct sb_denials *denials;     /* what relays have refused since the start; NULL: nothing */
 };

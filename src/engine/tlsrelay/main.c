@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -22,6 +23,19 @@ enum { CONTROL = 3, TRUSTED_MAX = 4 << 20 };
 static struct sb_watch control;
 static struct sb_inject inject;
 static unsigned char box[SB_MSG_MAX];
+
+static struct sb_relay_counts uncounted;
+struct sb_relay_counts *sb_tlsrelay_counts = &uncounted;
+
+/* Carries as well where it cannot count. */
+static void take_counts(int fd)
+{
+    struct sb_relay_counts *at =
+        mmap(NULL, SB_COUNTS * sizeof *at, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (at != MAP_FAILED)
+        sb_tlsrelay_counts = &at[SB_COUNTS_TLS];
+}
 
 const struct sb_inject *sb_tlsrelay_inject(void)
 {
@@ -103,8 +117,12 @@ static void control_ready(struct sb_watch *w, uint32_t events)
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     if (c != NULL && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof fd))
         memcpy(fd, CMSG_DATA(c), sizeof fd);
+    else if (c != NULL && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof *fd))
+        memcpy(fd, CMSG_DATA(c), sizeof *fd);
     if (sb_read_begin(&fields, &head, box, (size_t)n) < 0)
         _exit(1);
+    if (head.type == SB_R_POLICY && fd[0] >= 0)
+        take_counts(fd[0]);
     if (head.type == SB_R_POLICY)
         take_policy(&fields);
     else if (head.type == SB_R_OPEN && fd[1] >= 0)

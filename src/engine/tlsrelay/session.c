@@ -28,6 +28,7 @@ struct side {
     SSL *ssl;
     BIO *in, *out; /* of its TLS; they belong to ssl */
     bool ended;    /* nothing more comes from its socket */
+    bool outside;  /* the server's: its bytes are counted */
 };
 
 /* Owned by the list; closed by over(). */
@@ -88,6 +89,8 @@ static int flush(struct side *side)
         ssize_t done = send(side->watch.fd, at, (size_t)n, MSG_NOSIGNAL);
         if (done < 0)
             return errno == EAGAIN ? 0 : -1;
+        if (side->outside)
+            sb_tlsrelay_counts->sent += (uint64_t)done;
         for (ssize_t left = done; left > 0;) {
             int took = BIO_read(side->out, piece, left < PIECE ? (int)left : PIECE);
             if (took <= 0)
@@ -104,6 +107,8 @@ static int fill(struct side *side)
         ssize_t n = recv(side->watch.fd, piece, sizeof piece, 0);
         if (n < 0 && errno == EAGAIN)
             return 0;
+        if (n > 0 && side->outside)
+            sb_tlsrelay_counts->received += (uint64_t)n;
         if (n <= 0) /* of an error sending tells */
             side->ended = true;
         else if (BIO_write(side->in, piece, (int)n) != n)
@@ -378,6 +383,7 @@ static bool begin(struct session *s, const void *hello, size_t n)
 {
     if (!prepare(&s->program, all.serve) || !prepare(&s->server, all.ask))
         return false;
+    s->server.outside = true;
     SSL_set_accept_state(s->program.ssl);
     SSL_set_connect_state(s->server.ssl);
     SSL_set_hostflags(s->server.ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);

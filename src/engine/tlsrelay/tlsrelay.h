@@ -6,6 +6,7 @@
 
 #include <openssl/ssl.h>
 
+#include "../relay/counts.h"
 #include "../relay/inject.h"
 
 #define SB_TLSRELAY_NAME "sandbar-tls" /* argv[0] */
@@ -13,6 +14,7 @@
 /* ---- main.c ---- */
 
 const struct sb_inject *sb_tlsrelay_inject(void);
+extern struct sb_relay_counts *sb_tlsrelay_counts;
 /* Tells the relay that the connection is over: enum sb_opened_end (proto.h). */
 void sb_tlsrelay_over(uint64_t serial, int how);
 

@@ -337,7 +337,8 @@ fuzz-programs: $(FUZZ_BIN)
 build/fuzz/%: spec/fuzz/%.c
 	@mkdir -p $(@D)
 	$(call show,link)$(CLANG) -std=c11 -D_GNU_SOURCE -g -O1 -Isrc -Ispec -fsanitize=fuzzer,address,undefined \
-		-fno-sanitize-recover=undefined -MMD -MP -MF $@.d -o $@ $<
+		-fno-sanitize-recover=undefined -MMD -MP -MF $@.d -o $@ $< $(FUZZ_LIBS)
+build/fuzz/relay_session: FUZZ_LIBS = $(SSL_LIBS)
 fuzz: fuzz-programs
 	@for f in $(FUZZ_BIN); do mkdir -p $$f.corpus; echo "fuzz $$f for $(FUZZ_SECONDS) s"; \
 		$$f -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$$f. -verbosity=0 -print_final_stats=1 \

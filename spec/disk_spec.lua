@@ -102,6 +102,24 @@ describe("limits.disk", function()
     no_devices()
   end)
 
+  it("bounds files that take no bytes as well; a neighbour has its own, and both end at once (escape probe 56)", function()
+    need_disks()
+    local box = create { limits = { disk = SIZE } }
+    local other = create { limits = { disk = SIZE } }
+    local made = tonumber(run(box, "mkdir n; cd n; i=0; while true >f$i; do i=$((i+1)); done 2>/dev/null; echo $i"))
+    assert.is_true(made > 500 and made < SIZE / 4096, made)
+    local done, err = box.files:write("n/more", "x")
+    assert.is_nil(done)
+    assert.equal("NoSpace", err.kind)
+    sandbar.assert(other.files:write("more", "x"))
+    run(other, "mkdir n; cd n; i=0; while test $i -lt 500; do : >f$i; i=$((i+1)); done")
+    for _, each in ipairs { box, other } do
+      sandbar.assert(each:destroy { timeout = 5 })
+      each:close()
+    end
+    no_devices()
+  end)
+
   it("goes with the sandbox through pauses, snapshots and forks; each copy has its own", function()
     need_disks()
     local made = {}

@@ -2,6 +2,7 @@
 -- What the supervisor keeps of its sandboxes, and what it says when it cannot.
 
 local helper = require "spec.helper"
+local inside = require "spec.support.inside"
 
 local core = require "sandbar.core"
 local lfs = require "lfs"
@@ -266,6 +267,32 @@ describe("the supervisor", function()
     end
     assert.equal("true\ntrue\n", run("23456"))
     assert.equal("false\nexpect.privilege_isolated\n", run("23456,4,27"))
+  end)
+
+  it("slept for ever where it could not make its stock of sandboxes: it leaves when it should", function()
+    helper.need_root() -- nobody else may kill the stock
+    local root = helper.dir()
+    sh("chmod 700 %s", root)
+    local program = helper.start_lua(([[
+      local sandbar = require "sandbar"
+      sandbar.assert(sandbar.assert(sandbar.open { root = %q, linger = 2 }):create { id = "one" }):destroy()
+      print "done"
+      io.stdout:flush()
+      io.read()
+    ]]):format(root))
+    assert.equal("done", program:line())
+    local supervisor = inside.supervisor(root)
+    assert.is_truthy(supervisor)
+    program:signal("KILL")
+    program:wait()
+    assert.is_truthy(helper.remove(root))
+    helper.eventually(function() -- each that is killed is made again while there are slots
+      for _, child in ipairs(helper.proc.children(supervisor)) do
+        helper.shell("kill -9 " .. child.pid)
+      end
+      return not helper.proc.alive(supervisor)
+    end, 1)
+    assert.is_truthy(helper.eventually(function() return not helper.proc.alive(supervisor) end, 15))
   end)
 
   -- Where a state root begins to look for id ranges.

@@ -474,7 +474,7 @@ bool sb_slot_settled(void)
 
 int64_t sb_slot_due_ms(void)
 {
-    return pool.count < SB_POOL && pool.retry_ms != 0 ? pool.retry_ms : INT64_MAX;
+    return pool.count < SB_POOL && pool.retry_ms > sb_real_ms() ? pool.retry_ms : INT64_MAX;
 }
 
 /* Whether it pays to come back: the step that waits for the maker is put off until it has ended. */

@@ -68,8 +68,9 @@ bool sb_spare_low(void)
 
 int64_t sb_spare_due_ms(void)
 {
+    /* After the time of another try it is made, or waits for a slot, which has a time of its own. */
     if (count(false) < spares.want)
-        return spares.retry_ms != 0 ? spares.retry_ms : INT64_MAX;
+        return spares.retry_ms > sb_real_ms() ? spares.retry_ms : INT64_MAX;
     return spares.want > SB_SPARES ? spares.used_ms + KEEP_MS : INT64_MAX;
 }
 

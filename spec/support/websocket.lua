@@ -77,7 +77,7 @@ def serve(s):
         body = b"no socket here"
         s.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body); return
     key = base64.b64encode(hashlib.sha1(fields[b"sec-websocket-key"] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
-    if path == "/liar": key = b"x" + key[1:]
+    if path == "/liar": key = (b"y" if key[:1] == b"x" else b"x") + key[1:]
     extra = b""
     if path == "/fat": extra = b"".join(b"X-%d: %s\r\n" % (i, b"h" * 1000) for i in range(60))
     if path == "/extension": extra = b"Sec-WebSocket-Extensions: permessage-deflate\r\n"

@@ -106,6 +106,26 @@ box:close()
     end))
   end)
 
+  it("the groups of a supervisor that was killed go with the next one, which was never asked for a limit", function()
+    helper.need_root()
+    local root = helper.dir("killed")
+    local own = sandbar.assert(sandbar.open { provider = "local", root = root, linger = 0 })
+    local box = sandbar.assert(own:create { limits = { wall_time = 60 } })
+    sandbar.assert(own:capabilities()) -- makes groups of each kind
+    local id = inside.supervisor(root)
+    local name = helper.read_file(("/proc/%d/cgroup"):format(id)):match("sandbar%-%x+")
+    if not name then
+      helper.skip("this machine has no control groups of the new kind, whose name tells that of the others")
+    end
+    helper.shell("kill -9 " .. id)
+    sandbar.assert(box:destroy())
+    own:close()
+    assert.is_truthy(helper.eventually(function()
+      return not inside.supervisor(root)
+    end))
+    assert.equal("", helper.shell("find /sys/fs/cgroup -name " .. name .. " 2>/dev/null || true"))
+  end)
+
   it("a command that runs out of memory is told from one that was killed, and pid 1 stays (B06, B15)", function()
     need("limit_memory")
     local box = sandbar.assert(sandboxes:create_scoped { limits = { memory = 16 * MIB } })

@@ -344,10 +344,15 @@ void sb_limits_sweep(void)
     }
 }
 
+/* What killed supervisors left would stay until somebody asks for a limit: one that never did looks as well. */
 void sb_limits_leave(void)
 {
     sb_limits_sweep();
-    for (enum sb_bound i = 0; i < SB_BOUNDS; i++)
-        if (have[i].kind == V1)
-            v1_leave(i);
+    for (enum sb_bound i = 0; i < SB_BOUNDS; i++) {
+        if (have[i].kind == UNTRIED && sup.mode == SB_MODE_ROOT)
+            have[i].own = v1_group("/proc/self/cgroup", bound[i].controller);
+        if (have[i].own >= 0)
+            sb_cgroup_sweep_others(have[i].own);
+        v1_leave(i);
+    }
 }

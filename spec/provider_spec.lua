@@ -138,7 +138,22 @@ local sandbar = require "sandbar"
     assert.equal("l1", ids(sandboxes:list { state = "paused" }))
     assert.equal("l2 l3 l4 l5 l6 l7", ids(sandboxes:list { state = { "running" } }))
     assert.equal(3, #sandbar.assert(sandboxes:list { limit = 3, page_size = 2 }))
+    assert.equal(7, #sandbar.assert(sandboxes:list { limit = 2 ^ 53, page_size = 1000 }))
     refused("InvalidArgument", "sleeping", sandboxes:list { state = "sleeping" })
+    -- Nothing is guessed: the caller's whole fleet is no answer to a filter that says nothing (B33).
+    for option, values in pairs {
+      limit = { 0, -1 }, page_size = { 0, -1, 1001 },
+      state = { "", {}, { "running", "asleep" }, { "running", [3] = "paused" }, { only = "paused" }, { true } },
+    } do
+      for _, value in ipairs(values) do
+        refused("InvalidArgument", option .. ":", sandboxes:list { [option] = value })
+      end
+    end
+    for _, bad in ipairs { { limit = 1.5 }, { limit = 1 / 0 }, { limit = "1" }, { page_size = 0.5 }, { state = 1 } } do
+      assert.has_error(function() sandboxes:list(bad) end)
+    end
+    refused("InvalidArgument", "not a place in a list",
+      driver.new { root = helper.root(), linger = 0 }:page({ page_size = 1 }, "../l1", 5))
     local n = 0
     for info in sandboxes:each { page_size = 3 } do
       assert.is_truthy(info.labels.n)

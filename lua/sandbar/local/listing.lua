@@ -11,29 +11,41 @@ local STATES = { running = true, paused = true, gone = true, failed = true }
 
 local listing = {}
 
+-- Why `states` is no list of states, or nil. One that says nothing would match everything.
+local function flaw(states)
+  local n = 0
+  for _, name in pairs(states) do
+    if not STATES[name] then
+      return ("state: %q is none of running, paused, gone, failed"):format(tostring(name))
+    end
+    n = n + 1
+  end
+  return (n == 0 or n ~= #states) and "state: not a list with something in it" or nil
+end
+
 -- `opts` of each and list -> what the engine filters by.
 local function filter_of(opts, op)
   local labels, err = values.check_labels(opts.labels or {}, "labels")
   if not labels then
     return nil, errors.from(err, op)
   end
+  local function refused(message)
+    return nil, errors.new { kind = "InvalidArgument", op = op, message = message }
+  end
   local states = opts.state
   if type(states) == "string" then
     states = { states }
   end
-  for _, name in ipairs(states or {}) do
-    if not STATES[name] then
-      return nil, errors.new {
-        kind = "InvalidArgument", op = op,
-        message = ("state: %q is none of running, paused, gone, failed"):format(tostring(name)),
-      }
-    end
+  local why = states and flaw(states)
+  if why then
+    return refused(why)
   end
   local size = opts.page_size or PAGE
   if size < 1 or size > 1000 then
-    return nil, errors.new {
-      kind = "InvalidArgument", op = op, message = "page_size: not between 1 and 1000",
-    }
+    return refused "page_size: not between 1 and 1000"
+  end
+  if opts.limit and opts.limit < 1 then
+    return refused "limit: not at least 1"
   end
   return { label = labels, state = states, page_size = size }
 end

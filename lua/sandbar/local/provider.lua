@@ -281,9 +281,6 @@ function methods:list(opts)
     limit = "integer",
   })
   check.map("list", 1, "labels", opts.labels, "string")
-  if opts.limit and opts.limit < 0 then
-    return nil, errors.new { kind = "InvalidArgument", op = "list", message = "limit: it is negative" }
-  end
   local it, err = each(self, opts, "list", true)
   if not it then
     return nil, err

@@ -174,6 +174,30 @@ describe("kill -9 of", function()
       assert.same({}, sandbar.assert(sandboxes:list()))
     end)
 
+    it("in the middle of a pause: listed as paused ever after, never as running again", function()
+      for _ = 1, inside.times(4) do
+        local box = sandbar.assert(sandboxes:create { id = "stops" })
+        local p = sandbar.assert(box:start("trap 'echo told; sleep 60' TERM; echo ready; while :; do sleep 60 & wait; done"))
+        assert.equal("ready", p.stdout:read("l", { timeout = 20 }))
+        local pid, listed = supervisor(), nil
+        local results = sandbar.assert(sandbar.all {
+          function() return { box:pause { keep = "disk", timeout = 20 } } end,
+          function()
+            assert.equal("told", p.stdout:read("l", { timeout = 20 })) -- by then the disk says that it is paused
+            assert(kill(pid))
+            listed = sandbar.assert(sandboxes:list())[1].state
+            return {}
+          end,
+        })
+        assert.is_truthy(results[1][1], tostring(results[1][2]))
+        assert.equal("paused", listed)
+        assert.equal("paused", sandbar.assert(sandboxes:info("stops")).state)
+        p:close()
+        sandbar.assert(box:destroy())
+        box:close()
+      end
+    end)
+
     it("a create that comes again with its token finds what it made, or makes it", function()
       local engine = core.engine { root = helper.root(), linger = 0 }
       local function create(token)

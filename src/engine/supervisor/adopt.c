@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,12 +116,21 @@ static void drop_dir(struct sb_box *b)
     sb_box_forget(b);
 }
 
-/* A pause or resume under way when its supervisor died ends as paused; a create as nothing. */
+/* A pause or resume under way when its supervisor died ends as paused; a create as nothing. The pause may have been
+ * answered: pid 1 counts as there until somebody has waited for it. But that is not known, so it is synced. */
 static void finish(struct sb_box *b, bool creating)
 {
     b->goal = creating ? SB_GOAL_DESTROY : SB_GOAL_PAUSE;
+    b->rec.settled = !creating;
     b->rec.state = SB_BOX_STOPPING;
     sb_guest_kill(b, NULL);
+}
+
+/* It only waits for its parent to ask how. */
+static bool has_ended(int pidfd)
+{
+    struct pollfd p = {.fd = pidfd, .events = POLLIN};
+    return poll(&p, 1, 0) == 1;
 }
 
 /* An errno: something could not be looked at, and is not judged by that; nor is anything else from then on. */
@@ -162,7 +172,8 @@ static void adopt(const char *id, int dir)
     if (pidfd < 0) {
         b->rec.range = -1;
         b->rec.group[0] = '\0';
-        if (noted >= 0) /* of a resume: the record does not know it yet */
+        /* Of a resume: the record does not know it yet. Or of what ended before one failed. */
+        if (noted >= 0 && (state != SB_BOX_FAILED || !has_ended(noted)))
             pidfd = fcntl(noted, F_DUPFD_CLOEXEC, SB_FD_END);
     }
     bool live = pidfd >= 0 && hold(b, pidfd);

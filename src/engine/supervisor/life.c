@@ -188,6 +188,7 @@ static void paused(struct sb_box *b)
     b->step_due_ms = 0;
     b->rec.state = SB_BOX_PAUSED;
     b->rec.kept = SB_KEPT_DISK;
+    b->rec.settled = false;
     sb_box_save_quickly(b);
     sb_life_paused(b);
 }

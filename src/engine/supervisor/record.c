@@ -142,15 +142,17 @@ void sb_list_remove(struct sb_list *l, const char *entry)
         }
 }
 
-const char *sb_state_name(enum sb_state s)
+const char *sb_record_state(const struct sb_record *r)
 {
-    switch (s) {
+    switch (r->state) {
     case SB_BOX_PAUSED:
         return "paused";
     case SB_BOX_FAILED:
         return "failed";
     case SB_BOX_GONE:
         return "gone";
+    case SB_BOX_STOPPING:
+        return r->settled ? "paused" : "running";
     default:
         return "running";
     }
@@ -298,7 +300,7 @@ static void pack_common(const struct sb_record *r, struct sb_packer *p, bool sec
 static void show(const struct sb_record *r, struct sb_packer *p)
 {
     pack_common(r, p, false);
-    sb_pack_str(p, SB_F_STATE, sb_state_name(r->state));
+    sb_pack_str(p, SB_F_STATE, sb_record_state(r));
     pack_text(p, SB_F_KEPT, sb_kept_name(r->kept));
 }
 

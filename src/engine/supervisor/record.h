@@ -8,7 +8,7 @@
 enum sb_state {
     SB_BOX_CREATING, /* on the disk: a leftover unless a supervisor is at it */
     SB_BOX_RUNNING,
-    SB_BOX_STOPPING, /* on the way to paused; the disk says so already */
+    SB_BOX_STOPPING, /* on the way to paused; the disk says so already, see `settled` */
     SB_BOX_PAUSED,
     SB_BOX_FAILED,
     SB_BOX_GONE,     /* only shown: its destruction has begun */
@@ -59,8 +59,9 @@ struct sb_record {
     enum sb_expiry on_expiry;
     enum sb_kept kept;
     bool owned, allow_setuid, auto_resume;
-    bool newer;  /* written by a later version: nothing of it is touched */
-    bool unread; /* that, or damaged: nobody knows what it names */
+    bool settled; /* stopping, and an earlier supervisor may have told that it is paused */
+    bool newer;   /* written by a later version: nothing of it is touched */
+    bool unread;  /* that, or damaged: nobody knows what it names */
     uint64_t limit_processes, limit_files, limit_commands;
     uint64_t limit_output, limit_env; /* kept for callers, who enforce them; 0: the usual */
     uint64_t limit_disk;              /* bytes; 0: none */
@@ -103,8 +104,8 @@ const char *sb_network_word(const struct sb_reader *fields);
 size_t sb_record_shown(const struct sb_record *r);
 /* A pidfd of the process in <dir>/birth, if that still lives; -1 otherwise. */
 int sb_note_open(int dir, int64_t *pid);
-const char *sb_state_name(enum sb_state s);
-const char *sb_kept_name(enum sb_kept k); /* NULL: nothing */
+const char *sb_record_state(const struct sb_record *r); /* the word for callers */
+const char *sb_kept_name(enum sb_kept k);               /* NULL: nothing */
 /* "pause", "pause_disk", "destroy"; or -1. */
 int sb_expiry_of(const void *name, size_t n);
 

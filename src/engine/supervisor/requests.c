@@ -284,7 +284,7 @@ static void select_box(struct sb_box *b, void *arg)
     struct selection *s = arg;
     struct sb_reader walk = s->in->fields;
     struct sb_field_view v;
-    const char *state = sb_state_name(b->rec.state);
+    const char *state = sb_record_state(&b->rec);
     bool any = false, match = false;
     if (b->rec.state == SB_BOX_CREATING || b->goal == SB_GOAL_DESTROY ||
         strcmp(b->rec.id, s->after) <= 0 || !labels_match(b, s->in))

@@ -137,6 +137,13 @@ describe("a template from an archive", function()
     refused("NotFound", build { from = { path = dir .. "/oci", image = "other" } })
     layout(dir .. "/entry", { base }, '{"config":{"Entrypoint":["/bin/sh","-c"],"Cmd":["echo started > /opt/s; read x"]}}')
     sandbar.assert(build { from = dir .. "/entry", steps = { { ready = "/bin/ls /opt/s" } } })
+    -- Of an empty one nothing could be started, nor any sandbox be made.
+    layout(dir .. "/none", { base }, '{"config":{"Entrypoint":[""],"Cmd":["/bin/sh"]}}')
+    sandbar.assert(build { from = dir .. "/none" })
+    assert.is_nil(sandbar.assert(sandboxes.templates:list())[1].start)
+    assert.equal("runs\n", run "echo runs")
+    layout(dir .. "/empty", { base }, '{"config":{"Entrypoint":["","x"]}}')
+    refused("InvalidArgument", build { from = dir .. "/empty" })
     forget()
   end)
 

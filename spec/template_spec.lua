@@ -277,6 +277,10 @@ describe("a template", function()
       steps = { { run = "sleep 1000" } } })
     refused("InvalidArgument", sandboxes.templates:build { name = "base" })
     refused("InvalidArgument", sandboxes.templates:build { name = "a/b" })
+    for _, kind in ipairs { "run", "start", "ready" } do -- it would be built, and nothing could be made of it
+      err = refused("InvalidArgument", sandboxes.templates:build { name = "x", steps = { { [kind] = { "", "x" } } } })
+      assert.is_truthy(err.message:find("the program's name is empty", 1, true), err.message)
+    end
     assert.is_false(pcall(sandboxes.templates.build, sandboxes.templates, { name = "x", steps = { { ran = "x" } } }))
     assert.is_false(pcall(sandboxes.templates.build, sandboxes.templates, { name = "x", steps = { { run = "x", user = "x" } } }))
     local box = create "broken"

@@ -65,6 +65,11 @@ local function defaults_of(config)
       out.env[#out.env + 1] = entry
     end
   end
+  if #entrypoint == 1 and entrypoint[1] == "" then
+    entrypoint = {} -- so it is written that there is none, where an image below has one
+  elseif entrypoint[1] == "" then
+    return fail("the image's entrypoint names no program: its first text is empty")
+  end
   if #entrypoint > 0 then
     out.start = entrypoint
     for _, arg in ipairs(cmd) do

@@ -84,8 +84,8 @@ function steps.command(cmd)
     end
     out[i + 1] = arg
   end
-  if #out == 1 then
-    return nil, "the argument vector is empty"
+  if #out == 1 or out[2] == "" then
+    return nil, #out == 1 and "the argument vector is empty" or "the program's name is empty"
   end
   for key in pairs(cmd) do
     if type(key) ~= "number" or key > #out - 1 then

@@ -15,14 +15,13 @@ local compat = require "sandbar.compat"
 local core = require "sandbar.core"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
-local iterator = require "sandbar.iterator"
+local headers = require "sandbar.headers"
 local link = require "sandbar.link"
 local stream = require "sandbar.stream"
 local wait = require "sandbar.wait"
 
 local CHUNK = 65536
 local MAX_BODY = 67108864
-local TOKEN = "^[%w!#$%%&'*+%-.^_`|~]+$"
 
 -- The C half has this module's name, so that only the searcher for C libraries finds it.
 local function load_native()
@@ -58,119 +57,14 @@ http.sha256 = native.sha256
 -- A certificate authority: certificate and key in PEM, and the hash of its name.
 http.authority = native.authority
 
--- ---- headers ----
-
-local Headers = { __name = "sandbar.Headers" }
-local headers_methods = {}
-
---- The first value of a header, or nil. headers.name does the same.
-function headers_methods:get(name)
-  name = name:lower()
-  for i = 1, #self do
-    if self[i][1]:lower() == name then
-      return self[i][2]
-    end
-  end
-end
-
---- All values of a header, in order.
-function headers_methods:all(name)
-  local values = {}
-  name = name:lower()
-  for i = 1, #self do
-    if self[i][1]:lower() == name then
-      values[#values + 1] = self[i][2]
-    end
-  end
-  return values
-end
-
---- for name, value in headers:each(): in order, repeats included.
-function headers_methods:each()
-  local i = 0
-  return iterator.new(function()
-    i = i + 1
-    if self[i] then
-      return self[i][1], self[i][2]
-    end
-  end)
-end
-
-function Headers.__index(headers, key)
-  if type(key) == "string" then
-    return headers_methods[key] or headers_methods.get(headers, key)
-  end
-end
-
-function Headers.__pairs(headers)
-  return headers_methods.each(headers)
-end
-
 --- Headers of a list of { name, value }: an array that is also indexed by name, case-insensitively.
-function http.headers(list)
-  local headers = {}
-  for i, pair in ipairs(list or {}) do
-    headers[i] = { pair[1], pair[2] }
-  end
-  return setmetatable(headers, Headers)
-end
+http.headers = headers.new
 
 local function bad(message)
   return nil, errors.new { kind = "InvalidArgument", message = message }
 end
 
--- "Name: value" lines of the headers of a request, values untouched by Lua where they are secret.
-local function add_line(lines, name, value)
-  if type(name) ~= "string" or not name:find(TOKEN) then
-    return bad(("'%s' cannot be the name of a header"):format(tostring(name)))
-  end
-  if core.is_secret(value) then
-    lines[#lines + 1] = value:prefixed(name .. ": ")
-  elseif type(value) == "string" or type(value) == "number" then
-    lines[#lines + 1] = name .. ": " .. value -- string.format would end at a zero byte on 5.1
-  else
-    local closed = check.collected(value, ("header '%s'"):format(name))
-    if closed then
-      return nil, closed
-    end
-    return bad(("header '%s': string or secret expected, got %s"):format(name, check.type_name(value)))
-  end
-  return true
-end
-
 local NO_LINES = {}
-
-local function header_lines(headers)
-  local lines, names = {}, {}
-  for i, pair in ipairs(headers) do
-    if type(pair) ~= "table" then
-      return bad(("header %d is not a pair of name and value"):format(i))
-    end
-    local ok, err = add_line(lines, pair[1], pair[2])
-    if not ok then
-      return nil, err
-    end
-  end
-  local count = #headers
-  for name in next, headers do
-    if type(name) == "string" then
-      names[#names + 1] = name
-    elseif not compat.is_integer(name) or name < 1 or name > count then
-      return bad("headers are a list of pairs, or a table of names")
-    end
-  end
-  table.sort(names) -- one program, one request
-  for _, name in ipairs(names) do
-    local value = rawget(headers, name)
-    for _, one in ipairs(type(value) == "table" and value or { value }) do
-      local ok, err = add_line(lines, name, one)
-      if not ok then
-        return nil, err
-      end
-    end
-  end
-  return lines
-end
 
 -- ---- ports ----
 
@@ -197,7 +91,7 @@ end
 function http.fetch(port, request)
   local lines, patience, max_body, err = NO_LINES, request.wait or 0, request.max_body or MAX_BODY
   if request.headers ~= nil then
-    lines, err = header_lines(request.headers)
+    lines, err = headers.lines(request.headers)
     if not lines then
       return nil, err
     end
@@ -227,7 +121,7 @@ end
 
 --- The answer of an operation that has ended, nil when it has failed.
 function http.answer(op)
-  local answer, object = native.answer(op, Headers)
+  local answer, object = native.answer(op, headers.metatable)
   if object then
     answer.body = stream.output("body", { native = object, mode = "pipe" })
   end
@@ -323,8 +217,8 @@ function http.request(port, request, timeout, opname)
 end
 
 --- Starts the opening of a websocket: its operation. nil and an error when the headers cannot be sent.
-function http.websocket(port, path, headers, max_message, patience)
-  local lines, err = header_lines(headers)
+function http.websocket(port, path, given, max_message, patience)
+  local lines, err = headers.lines(given)
   if not lines then
     return nil, err
   end
@@ -333,7 +227,7 @@ end
 
 --- What that operation has ended with, nil when it has failed: an answer, with `native` if it is open.
 function http.answer_of_websocket(op)
-  local answer, object = native.answer(op, Headers)
+  local answer, object = native.answer(op, headers.metatable)
   if answer then
     answer.native = object
   end

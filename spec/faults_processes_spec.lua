@@ -386,6 +386,23 @@ describe("faults of processes", function()
       end)
     end)
 
+    it("may be closed by a command while its host writes without waiting, which killed the host", function()
+      local r = helper.run_lua([[
+        local sandbar = require "sandbar"
+        local box = sandbar.assert(sandbar.assert(sandbar.open { root = arg[1], linger = 0 }):create_scoped {})
+        local p = sandbar.assert(box:start("read x; exec <&-; echo closed; exec sleep 60", { stdin = "pipe" }))
+        assert(p.stdin:write("x\n", { timeout = 0 }) == 2)
+        assert(p.stdout:read("l", { timeout = 10 }) == "closed")
+        for _ = 1, 3 do
+          local n, err = p.stdin:write("x\n", { timeout = 0 })
+          print(n, err.kind)
+        end
+        sandbar.assert(box:destroy())
+      ]], { args = { helper.root() } })
+      assert.equal(("nil\tClosed\n"):rep(3), r.stdout, r.stderr)
+      assert.equal(0, r.code)
+    end)
+
     it("is never the host's own", function()
       local dir = helper.dir()
       local child = helper.write_file(dir .. "/child.lua", [[

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -361,6 +362,31 @@ static void a_write_nobody_reads_is_closed(int sockets)
     passed("a write nobody reads is Closed, with the number of bytes that went, and no SIGPIPE");
 }
 
+/* By the caller's own thread, as if SIGPIPE had its default there: it would end this program. */
+static void a_try_to_write_nobody_reads_is_closed(int sockets)
+{
+    int p[2];
+    size_t taken;
+    sigset_t set, old, now;
+    struct sb_error err = {SB_OK};
+    signal(SIGPIPE, SIG_DFL);
+    CHECK((sockets ? socketpair(AF_UNIX, SOCK_STREAM, 0, p) : pipe(p)) == 0);
+    struct sb_stream *s = stream_of(p[1], 0, 1, 0);
+    CHECK(sb_stream_try_write(s, "some", 4, &taken, &err) == 0 && taken == 4);
+    close(p[0]);
+    pthread_sigmask(SIG_SETMASK, NULL, &old);
+    for (int i = 0; i < 2; i++)
+        CHECK(sb_stream_try_write(s, "more", 4, &taken, &err) < 0 && err.kind == SB_ERR_CLOSED &&
+              taken == 0);
+    pthread_sigmask(SIG_SETMASK, NULL, &now);
+    for (int i = 1; i < SIGRTMIN; i++)
+        CHECK(sigismember(&old, i) == sigismember(&now, i));
+    CHECK(sigpending(&set) == 0 && !sigismember(&set, SIGPIPE));
+    sb_object_unref(s);
+    passed("a try to write what nobody reads is Closed, without a SIGPIPE and with the signals as "
+           "they were");
+}
+
 static void a_cancelled_write_says_how_much_went(void)
 {
     int p[2];
@@ -564,6 +590,8 @@ int main(void)
     writes_complete_when_the_kernel_has_them(1);
     a_write_nobody_reads_is_closed(0);
     a_write_nobody_reads_is_closed(1);
+    a_try_to_write_nobody_reads_is_closed(0);
+    a_try_to_write_nobody_reads_is_closed(1);
     a_cancelled_write_says_how_much_went();
     close_ends_what_is_open();
     both_directions_of_a_socket();

@@ -17,6 +17,7 @@
 
 #include "internal.h"
 #include "secret.h"
+#include "sigpipe.h"
 #include "transfer.h"
 
 #define QUEUE_MOST 1048576
@@ -493,12 +494,9 @@ static void drain(struct trail *t, uint64_t until)
 
 void sb_audit_drain(void)
 {
-    static const struct timespec at_once;
-    sigset_t pipe_signal, old;
+    sigset_t old;
     uint64_t until = sb_now() + DRAIN_MS * 1000000ull;
-    sigemptyset(&pipe_signal);
-    sigaddset(&pipe_signal, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe_signal, &old);
+    sb_sigpipe_hold(&old);
     pthread_mutex_lock(&audit.lock);
     for (struct trail *t = audit.closed; t != NULL; t = t->next)
         drain(t, until);
@@ -507,8 +505,7 @@ void sb_audit_drain(void)
     if (audit.trace != NULL)
         drain(audit.trace, until);
     pthread_mutex_unlock(&audit.lock);
-    if (!sigismember(&old, SIGPIPE))
-        sigtimedwait(&pipe_signal, NULL, &at_once);
+    sb_sigpipe_swallow(&old);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 

@@ -27,6 +27,7 @@
 
 #include "internal.h"
 #include "listen.h"
+#include "sigpipe.h"
 #include "source.h"
 #include "timer.h"
 
@@ -290,18 +291,6 @@ static void give_back(int at_once)
     leave_to_nobody(at_once ? 0 : loop.hold);
 }
 
-/* Writing to a pipe that nobody reads leaves it pending here; outside it would kill the process. */
-static void swallow_sigpipe(const sigset_t *outside)
-{
-    static const struct timespec at_once;
-    sigset_t set;
-    if (sigismember(outside, SIGPIPE) || sigpending(&set) < 0 || !sigismember(&set, SIGPIPE))
-        return;
-    sigemptyset(&set);
-    sigaddset(&set, SIGPIPE);
-    sigtimedwait(&set, NULL, &at_once);
-}
-
 /* Signals arrive only while it sleeps, so that no handler runs in the middle of a turn. */
 static int drive(struct sb_mailbox *own, int (*over)(void *arg), void *arg, uint64_t deadline)
 {
@@ -331,7 +320,7 @@ static int drive(struct sb_mailbox *own, int (*over)(void *arg), void *arg, uint
     }
     loop.own = NULL;
     waiter_drives = 0;
-    swallow_sigpipe(&old);
+    sb_sigpipe_swallow(&old);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return result;
 }

@@ -1,6 +1,6 @@
 /* Streams. A reader is served from the buffer by whichever thread fills it: the asker when it asks,
- * the I/O thread when the descriptor becomes readable. Only the I/O thread writes, since only there
- * SIGPIPE is blocked.
+ * the I/O thread when the descriptor becomes readable. What is to be written is written by the I/O
+ * thread, where SIGPIPE is blocked, and by who only tries, who blocks it for that.
  *
  * References: the holders', and one for each open operation and for the post while it is queued.
  * The loop holds none: when the last reference goes, `destroy` sends the stream to the I/O thread
@@ -18,6 +18,7 @@
 
 #include "buffer.h"
 #include "internal.h"
+#include "sigpipe.h"
 #include "transfer.h"
 
 #define HIGH_DEFAULT 262144u
@@ -578,9 +579,11 @@ int sb_stream_try_write(struct sb_stream *s, const void *data, size_t len, size_
                         struct sb_error *err)
 {
     const unsigned char *at = data;
+    sigset_t old;
     *taken = 0;
     if (is_forked(s))
         return sb_fail(err, SB_ERR_FORKED, "made before this process was forked");
+    sb_sigpipe_hold(&old);
     pthread_mutex_lock(&s->lock);
     int rc = refuse_write(s, err);
     while (rc == 0 && s->head == NULL && *taken < len) { /* what is queued comes first */
@@ -597,6 +600,9 @@ int sb_stream_try_write(struct sb_stream *s, const void *data, size_t len, size_
         }
     }
     pthread_mutex_unlock(&s->lock);
+    if (rc != 0)
+        sb_sigpipe_swallow(&old);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
     return rc;
 }
 

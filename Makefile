@@ -70,6 +70,9 @@ LIB_LDFLAGS = -shared -pthread -Wl,--as-needed -Wl,-z,relro -Wl,-z,now $(SANITIZ
 CURL_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags libcurl libcrypto 2>/dev/null)
 CURL_LIBS ?= $(shell $(PKG_CONFIG) --libs libcurl libcrypto 2>/dev/null || echo -lcurl -lcrypto)
 WSLAY_LIBS ?= -lwslay # Debian's package has no pkg-config file
+PROTOBUF_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags libprotobuf-c 2>/dev/null)
+PROTOBUF_LIBS ?= $(shell $(PKG_CONFIG) --libs libprotobuf-c 2>/dev/null || echo -lprotobuf-c)
+PROTOC_C ?= protoc-c
 SSL_LIBS ?= $(shell $(PKG_CONFIG) --libs libssl libcrypto 2>/dev/null || echo -lssl -lcrypto)
 SECCOMP_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags libseccomp 2>/dev/null)
 SECCOMP_LIBS ?= $(shell $(PKG_CONFIG) --libs libseccomp 2>/dev/null || echo -lseccomp)
@@ -90,15 +93,18 @@ RUNTIME_SRC := $(wildcard src/runtime/*.c)
 # Policies are checked by the caller, too.
 ENGINE_SRC := $(wildcard src/engine/*.c) $(addprefix src/engine/relay/,policy.c upstream_url.c)
 ENGINE_ASM := $(wildcard src/engine/*.S)
-HTTP_SRC := $(wildcard src/http/*.c)
-HTTP_BIND_SRC := $(wildcard src/lua/http.c src/lua/websocket.c)
+HTTP_SRC := $(wildcard src/http/*.c src/e2b/*.c)
+HTTP_BIND_SRC := $(addprefix src/lua/,http.c websocket.c message.c base64.c)
+# Messages that a generator writes the C of.
+PROTO_SRC := $(wildcard src/e2b/*.proto)
+PROTO_C := $(PROTO_SRC:src/e2b/%.proto=build/e2b/%.pb-c.c)
 BIND_SRC := $(filter-out $(HTTP_BIND_SRC),$(wildcard src/lua/*.c))
 LUA_SRC := $(shell find lua -name '*.lua' 2>/dev/null | LC_ALL=C sort)
 
 RUNTIME_OBJ := $(RUNTIME_SRC:%.c=$(O)/%.o)
 ENGINE_OBJ := $(ENGINE_SRC:%.c=$(O)/%.o)
 IMAGE_OBJ := $(ENGINE_ASM:%=$(O)/%.o)
-HTTP_OBJ := $(HTTP_SRC:%.c=$(O)/%.o)
+HTTP_OBJ := $(HTTP_SRC:%.c=$(O)/%.o) $(PROTO_SRC:src/e2b/%.proto=$(O)/e2b/%.pb-c.o)
 BIND_OBJ := $(BIND_SRC:%.c=$(L)/obj/%.o)
 CARRIED_OBJ := $(L)/obj/src/lua/carried/bytes.o
 HTTP_BIND_OBJ := $(HTTP_BIND_SRC:%.c=$(L)/obj/%.o)
@@ -139,7 +145,7 @@ $(L)/sandbar/http.so: $(HTTP_OBJ) $(HTTP_BIND_OBJ)
 	$(call missing,src/http,$(HTTP_SRC))
 	$(call missing,src/lua/http.c,$(HTTP_BIND_SRC))
 	@mkdir -p $(@D)
-	$(call show,link)$(CC) -o $@ $^ $(LIB_LDFLAGS) $(CURL_LIBS) $(WSLAY_LIBS)
+	$(call show,link)$(CC) -o $@ $^ $(LIB_LDFLAGS) $(CURL_LIBS) $(WSLAY_LIBS) $(PROTOBUF_LIBS)
 
 # Everything without Lua, for the unit tests in C: the linker takes what a test needs.
 $(O)/libcore.a: $(RUNTIME_OBJ) $(ENGINE_OBJ) $(IMAGE_OBJ)
@@ -149,6 +155,16 @@ $(O)/libcore.a: $(RUNTIME_OBJ) $(ENGINE_OBJ) $(IMAGE_OBJ)
 $(O)/src/http/%.o: src/http/%.c $(O)/flags
 	@mkdir -p $(@D)
 	$(call show,cc,$<)$(CC) $(LIB_CFLAGS) $(CURL_CFLAGS) -MMD -MP -c -o $@ $<
+$(O)/src/e2b/%.o: src/e2b/%.c $(O)/flags | $(PROTO_C)
+	@mkdir -p $(@D)
+	$(call show,cc,$<)$(CC) $(LIB_CFLAGS) $(CURL_CFLAGS) $(PROTOBUF_CFLAGS) -Ibuild/e2b -MMD -MP -c -o $@ $<
+$(PROTO_C): build/e2b/%.pb-c.c: src/e2b/%.proto
+	@mkdir -p $(@D)
+	$(call show,protoc)$(PROTOC_C) --proto_path=$(<D) --c_out=$(@D) $<
+# The generator's initializers of oneofs lack braces.
+$(O)/e2b/%.o: build/e2b/%.c $(O)/flags
+	@mkdir -p $(@D)
+	$(call show,cc,$<)$(CC) $(LIB_CFLAGS) $(PROTOBUF_CFLAGS) -Wno-missing-braces -MMD -MP -c -o $@ $<
 $(O)/src/%.o: src/%.c $(O)/flags
 	@mkdir -p $(@D)
 	$(call show,cc,$<)$(CC) $(LIB_CFLAGS) -MMD -MP -c -o $@ $<
@@ -339,6 +355,8 @@ build/fuzz/%: spec/fuzz/%.c
 	$(call show,link)$(CLANG) -std=c11 -D_GNU_SOURCE -g -O1 -Isrc -Ispec -fsanitize=fuzzer,address,undefined \
 		-fno-sanitize-recover=undefined -MMD -MP -MF $@.d -o $@ $< $(FUZZ_LIBS)
 build/fuzz/relay_session: FUZZ_LIBS = $(SSL_LIBS)
+build/fuzz/e2b_messages: FUZZ_LIBS = -Ibuild/e2b $(PROTOBUF_CFLAGS) $(PROTO_C) $(PROTOBUF_LIBS)
+build/fuzz/e2b_messages: | $(PROTO_C)
 fuzz: fuzz-programs
 	@for f in $(FUZZ_BIN); do mkdir -p $$f.corpus; echo "fuzz $$f for $(FUZZ_SECONDS) s"; \
 		$$f -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$$f. -verbosity=0 -print_final_stats=1 \
@@ -366,7 +384,7 @@ TIDY_SUPERVISOR := $(patsubst %.c,build/tidy/%.ok,$(filter-out $(ENGINE_SRC),$(S
 TIDY_TLSRELAY := $(patsubst %.c,build/tidy/%.ok,$(TLSRELAY_OWN))
 TIDY_GUEST := $(patsubst %.c,build/tidy/%.ok,$(filter %.c,$(GUEST_SRC)))
 TIDY_UNPACK := build/tidy/src/unpack/main.ok
-TIDY_FLAGS := -std=c11 -D_GNU_SOURCE -Isrc -DSB_VERSION='""'
+TIDY_FLAGS := -std=c11 -D_GNU_SOURCE -Isrc -Ibuild/e2b -DSB_VERSION='""'
 tidy = @mkdir -p $(@D); clang-tidy --quiet $< -- $(1) 2>/dev/null && touch $@
 $(TIDY_SHARED): build/tidy/%.ok: %.c build/obj/%.o .clang-tidy
 	$(call tidy,$(TIDY_FLAGS))
@@ -437,7 +455,7 @@ rock:
 DEPS := gcc make pkg-config binutils libc6-dev \
 	lua5.1 lua5.2 lua5.3 lua5.4 luajit2 \
 	liblua5.1-0-dev liblua5.2-dev liblua5.3-dev liblua5.4-dev libluajit2-5.1-dev \
-	libcurl4-openssl-dev libssl-dev libseccomp-dev libwslay-dev libarchive13 \
+	libcurl4-openssl-dev libssl-dev libseccomp-dev libwslay-dev libprotobuf-c-dev protobuf-c-compiler libarchive13 \
 	lua-busted lua-check lua-cjson lua-filesystem lua-system luarocks \
 	python3 curl ca-certificates procps uidmap iproute2 \
 	clang clang-format clang-tidy cppcheck valgrind \

@@ -23,6 +23,7 @@ external_dependencies = {
   CRYPTO = { library = "crypto" },
   SSL = { library = "ssl" },
   WSLAY = { library = "wslay" },
+  PROTOBUF = { library = "protobuf-c" }, -- and protoc-c at build time
   SECCOMP = { library = "seccomp" }, -- at build time
 }
 build = {

@@ -57,6 +57,10 @@ http.sha256 = native.sha256
 -- A certificate authority: certificate and key in PEM, and the hash of its name.
 http.authority = native.authority
 
+-- Messages of E2B's protocol (see e2b/message.lua) and what JSON makes of their bytes.
+http.encode, http.decode, http.describe = native.encode, native.decode, native.describe
+http.base64, http.unbase64 = native.base64, native.unbase64
+
 --- Headers of a list of { name, value }: an array that is also indexed by name, case-insensitively.
 http.headers = headers.new
 

@@ -1,13 +1,18 @@
--- Reading JSON: the metadata of images. Objects and arrays become tables, null becomes json.null. What is nested more
--- than a hundred deep, or is no JSON, is an error.
+-- JSON. Objects and arrays become tables, null becomes json.null, whole numbers integers. What is nested more than a
+-- hundred deep, or is no JSON, is an error. Written are tables with keys 1 to n and those of json.array as arrays, all
+-- others as objects, their names in order.
 
 local json = {}
+
+local Array = { __name = "sandbar.JSONArray" }
 
 json.null = setmetatable({}, {
   __tostring = function()
     return "null"
   end,
 })
+
+local number_type = rawget(math, "type") -- Lua 5.3 and later
 
 local DEPTH = 100
 local ESCAPED = { b = "\b", f = "\f", n = "\n", r = "\r", t = "\t", ['"'] = '"', ["\\"] = "\\", ["/"] = "/" }
@@ -148,6 +153,105 @@ function json.decode(text)
     error(value, 0)
   end
   return nil, ("byte %d: %s"):format(value.at, value.why)
+end
+
+-- ---- writing ----
+
+local SHORT = {
+  ["\b"] = "\\b", ["\f"] = "\\f", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ['"'] = '\\"', ["\\"] = "\\\\",
+}
+
+local function escape(c)
+  return SHORT[c] or ("\\u%04x"):format(c:byte())
+end
+
+local function quote(text)
+  return '"' .. text:gsub('[%c"\\]', escape) .. '"'
+end
+
+local function number_text(n)
+  if n ~= n or n == math.huge or n == -math.huge then
+    fail(0, "a number that is none")
+  elseif n % 1 == 0 and n >= -2 ^ 53 and n <= 2 ^ 53 then
+    return ("%.0f"):format(n)
+  elseif number_type and number_type(n) == "integer" then
+    return ("%d"):format(n)
+  end
+  local text = ("%.14g"):format(n)
+  return tonumber(text) == n and text or ("%.17g"):format(n)
+end
+
+--- Marks the table as an array, which an empty one does not look like; returns it.
+function json.array(list)
+  return setmetatable(list, Array)
+end
+
+local write
+
+local function write_array(list, n, depth, out)
+  out[#out + 1] = "["
+  for i = 1, n do
+    if i > 1 then
+      out[#out + 1] = ","
+    end
+    write(list[i], depth, out)
+  end
+  out[#out + 1] = "]"
+end
+
+local function write_object(object, depth, out)
+  local names = {}
+  for name in pairs(object) do
+    if type(name) ~= "string" then
+      fail(0, "a table that is neither an array nor an object")
+    end
+    names[#names + 1] = name
+  end
+  table.sort(names)
+  out[#out + 1] = "{"
+  for i, name in ipairs(names) do
+    out[#out + 1] = (i > 1 and "," or "") .. quote(name) .. ":"
+    write(object[name], depth, out)
+  end
+  out[#out + 1] = "}"
+end
+
+function write(value, depth, out)
+  local kind = type(value)
+  if depth > DEPTH then
+    fail(0, "nested too deep")
+  elseif kind == "string" then
+    out[#out + 1] = quote(value)
+  elseif kind == "number" then
+    out[#out + 1] = number_text(value)
+  elseif kind == "boolean" or value == json.null then
+    out[#out + 1] = tostring(value)
+  elseif kind ~= "table" then
+    fail(0, "a " .. kind)
+  elseif getmetatable(value) == Array or value[1] ~= nil then
+    local n, held = #value, 0
+    for _ in pairs(value) do
+      held = held + 1
+    end
+    if held ~= n then
+      fail(0, "an array with gaps or names")
+    end
+    write_array(value, n, depth + 1, out)
+  else
+    write_object(value, depth + 1, out)
+  end
+end
+
+--- The text, or nil and what JSON has no form for. Strings are written byte for byte.
+function json.encode(value)
+  local out = {}
+  local ok, err = pcall(write, value, 0, out)
+  if ok then
+    return table.concat(out)
+  elseif type(err) ~= "table" or not err.why then
+    error(err, 0)
+  end
+  return nil, err.why
 end
 
 return json

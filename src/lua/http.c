@@ -12,6 +12,8 @@
 #include "../http/http.h"
 #include "../http/websocket.h"
 #include "../runtime/large.h"
+#include "base64.h"
+#include "message.h"
 #include "websocket.h"
 
 #define MAX_LINES 10000
@@ -563,5 +565,7 @@ int luaopen_sandbar_http(lua_State *L)
     lua_newtable(L);
     luaL_setfuncs(L, functions, 0);
     sb_lua_open_websocket(L);
+    sb_lua_open_message(L);
+    sb_lua_open_base64(L);
     return 1;
 }

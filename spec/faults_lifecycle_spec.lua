@@ -192,6 +192,45 @@ describe("faults of lifecycle:", function()
     ends(running)
   end)
 
+  it("a walk through the disk that took longer than a sample waits began again with each, and told nobody", function()
+    local box = create()
+    assert.is_true(sandbar.assert(box:exec("mkdir d && cd d && seq 20000 | xargs touch")).ok)
+    local pid = assert(inside.supervisor(helper.root()))
+    local before = assert(helper.read_file(("/proc/%d/task/%d/children"):format(pid, pid)))
+    local function walker()
+      local now = assert(helper.read_file(("/proc/%d/task/%d/children"):format(pid, pid)))
+      return (now:gsub("%d+ ", function(id) return before:find(id, 1, true) and "" or nil end))
+    end
+    local function metrics()
+      return sandbar.assert(box:metrics { timeout = 20 })
+    end
+    local held
+    local results = sandbar.assert(sandbar.all {
+      metrics,
+      function()
+        local ends_at = helper.now() + 20
+        repeat -- no wait in between: it takes some milliseconds
+          held = walker()
+        until held ~= "" or helper.now() > ends_at
+        helper.shell("kill -STOP " .. held)
+        return true
+      end,
+    })
+    assert.matches("^%d+ $", held)
+    assert.is_nil(results[1].disk)
+    local took, later = helper.timed(metrics)
+    assert.is_true(took < 3, took) -- it waits for none that another one has begun
+    assert.is_nil(later.disk)
+    assert.equal(held, walker())
+    helper.shell("kill -CONT " .. held)
+    assert.is_truthy(helper.eventually(function() return metrics().disk end, 20))
+    for _ = 1, 20 do
+      assert.is_truthy(metrics().disk)
+      assert.equal("", walker())
+    end
+    ends(box)
+  end)
+
   it("a filter came after the limit, and found nothing; a bad one found everything (B33)", function()
     local all = {}
     for i = 1, 250 do

@@ -59,7 +59,8 @@
 ---@field cpu_percent? number since the sample before, of the series or the same handle: 100 is one processor
 ---@field memory? integer bytes: as limits.memory counts them (without files that are only cached); without that limit the sum
 --- over its processes, in which shared pages are counted for each
----@field disk? integer bytes that its own files take, those of its template and snapshots apart
+---@field disk? integer bytes that its own files take, those of its template and snapshots apart; added up some time ago
+--- where that takes long
 ---@field processes? integer processes and threads, as limits.processes counts them
 ---@field network { sent: integer, received: integer } bytes to and from the outside, lookups of names apart
 

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,14 +17,15 @@
 #include <unistd.h>
 
 #include "disk.h"
+#include "usage.h"
 
 enum {
     EACH_MS = 5000,     /* of a series */
     WATCH_MS = 600000,  /* how long after the last request */
     SAMPLES = 720,      /* that are kept: an hour's */
     PATIENCE_MS = 5000, /* then a sample is what is known by then */
-    WALK_FDS = 64,
-    WALK_SHARE = 20, /* a walk through the disk may take one part in so many of the time */
+    WALK_S = 120,       /* a walk through the disk that takes longer comes to nothing */
+    WALK_SHARE = 20,    /* it may take one part in so many of the time */
 };
 
 struct sample {
@@ -47,9 +47,9 @@ struct sb_metrics {
     struct sb_box *box;
     struct sb_metrics *next, **link; /* link NULL: not in the list */
     struct asker *askers;
-    int64_t due_ms;              /* the sample under way is ended; 0: there is none */
-    int64_t next_ms, watched_ms; /* of a series, by the test clock; watched_ms: until then */
-    bool wants_guest;
+    int64_t due_ms;               /* the sample under way is ended; 0: there is none */
+    int64_t next_ms, watched_ms;  /* of a series, by the test clock; watched_ms: until then */
+    bool wants_guest, wants_walk; /* by the sample under way */
     struct sample now;
     struct sample *ring;
     int first, n;
@@ -154,27 +154,11 @@ void sb_metrics_conn_gone(struct sb_box *b, const struct sb_conn *c)
 
 /* ---- measuring ---- */
 
-static uint64_t added;
-
-/* A file of several names has its part at each. */
-static int add_up(const char *path, const struct stat *st, int what, struct FTW *ftw)
-{
-    (void)path;
-    (void)ftw;
-    if (what != FTW_NS && st->st_nlink > 0)
-        added += (uint64_t)st->st_blocks * 512 / (S_ISDIR(st->st_mode) ? 1 : st->st_nlink);
-    return 0;
-}
-
 static void walk(uint64_t *sum)
 {
-    static const char *const upper[] = {"u", "usr.u"};
-    for (size_t i = 0; i < sizeof upper / sizeof *upper; i++)
-        if (fchdir(3) < 0 ||
-            (faccessat(3, upper[i], F_OK, AT_SYMLINK_NOFOLLOW) == 0 &&
-             nftw(upper[i], add_up, WALK_FDS, FTW_PHYS | FTW_MOUNT | FTW_CHDIR) != 0))
-            return;
-    *sum = added;
+    uint64_t added = 0;
+    if (sb_usage_add(3, "u", &added) == 0 && sb_usage_add(3, "usr.u", &added) == 0)
+        *sum = added;
 }
 
 static void end_if_whole(struct sb_metrics *m);
@@ -191,18 +175,20 @@ static void walked(struct sb_source *src, uint32_t events)
     m->walk_at_ms = now;
     m->now.has_disk = *m->sum != UINT64_MAX;
     m->now.disk = *m->sum;
+    m->wants_walk = false;
     end_if_whole(m);
 }
 
+/* One that takes longer than a sample waits is for later ones. */
 static void walk_begin(struct sb_metrics *m)
 {
     int64_t now = sb_real_ms();
-    if (m->walk.fd >= 0 || (m->now.has_disk && now < m->walk_at_ms + WALK_SHARE * m->walk_took_ms))
-        return;
     if (m->box->rec.limit_disk != 0) { /* its file system knows */
         m->now.has_disk = sb_disk_used(m->box, &m->now.disk);
         return;
     }
+    if (m->walk.fd >= 0 || now < m->walk_at_ms + WALK_SHARE * m->walk_took_ms)
+        return;
     if (m->sum == NULL) {
         void *at =
             mmap(NULL, sizeof *m->sum, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -218,14 +204,17 @@ static void walk_begin(struct sb_metrics *m)
         setpriority(PRIO_PROCESS, 0, 5);
         const struct sigaction end = {.sa_handler = SIG_DFL};
         sigaction(SIGALRM, &end, NULL);
-        alarm(PATIENCE_MS / 1000);
+        alarm(WALK_S);
         if (dup2(dir, 3) == 3 && close_range(4, ~0U, 0) == 0)
             walk(m->sum);
         _exit(0);
     }
     int fd = pid < 0 ? -1 : sb_lift(pidfd_open(pid, 0));
-    if (pid > 0 && (fd < 0 || sb_loop_add(&m->walk, fd, EPOLLIN, walked) < 0))
+    if (pid > 0 && (fd < 0 || sb_loop_add(&m->walk, fd, EPOLLIN, walked) < 0)) {
+        kill(pid, SIGKILL); /* our child, not reaped: the pid is still its own */
         waitpid(pid, NULL, 0);
+    }
+    m->wants_walk = m->walk.fd >= 0;
 }
 
 static void ask_guest(struct sb_metrics *m)
@@ -280,7 +269,7 @@ static void keep(struct sb_metrics *m)
 static void end(struct sb_metrics *m)
 {
     m->due_ms = 0;
-    m->wants_guest = false;
+    m->wants_guest = m->wants_walk = false;
     ask_groups(m);
     sb_network_counts(m->box, &m->now.sent, &m->now.received);
     m->now.at_ms = sb_wall_ms();
@@ -291,7 +280,7 @@ static void end(struct sb_metrics *m)
 
 static void end_if_whole(struct sb_metrics *m)
 {
-    if (m->due_ms != 0 && !m->wants_guest && m->walk.fd < 0)
+    if (m->due_ms != 0 && !m->wants_guest && !m->wants_walk)
         end(m);
 }
 
@@ -321,11 +310,8 @@ int64_t sb_metrics_tick(int64_t now)
     int64_t due = INT64_MAX;
     for (struct sb_metrics *m = active, *next; m != NULL; m = next) {
         next = m->next;
-        if (m->due_ms != 0 && m->due_ms <= now) {
-            if (m->walk.fd >= 0)
-                m->now.has_disk = false; /* of an earlier one */
+        if (m->due_ms != 0 && m->due_ms <= now)
             end(m);
-        }
         if (m->due_ms == 0 && is_watched(m) && m->next_ms <= sb_now_ms())
             begin(m);
         int64_t at = m->due_ms != 0  ? m->due_ms
@@ -381,7 +367,7 @@ void sb_metrics_stop(struct sb_box *b)
     if (m == NULL)
         return;
     m->due_ms = 0;
-    m->wants_guest = false;
+    m->wants_guest = m->wants_walk = false;
     sb_failed(&f, "NotRunning", 0, "metrics", "sandbox %s is not running any more", b->rec.id);
     answer_all(m, &f);
 }

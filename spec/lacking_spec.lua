@@ -23,20 +23,12 @@ sandbar.assert(box:destroy())
 describe("a machine", function()
   helper.guard()
 
-  local script
-  before_each(function()
-    helper.need_root() -- to take things away
-    helper.sh("chmod a+x %s", helper.scratch())
-    script = helper.write_file(helper.scratch() .. "/lacking.lua", SCRIPT)
-  end)
-
-  after_each(function()
-    os.remove(script)
-  end)
-
   -- What the script says there; nothing of it is left then.
   local function on(what, uid, owner)
+    helper.need_root() -- to take things away
     local root = helper.dir("lacking")
+    helper.sh("chmod a+x %s", helper.scratch())
+    local script = helper.write_file(helper.scratch() .. "/lacking.lua", SCRIPT)
     helper.sh("chmod 700 %s && chown %d:%d %s", root, owner or uid, owner or uid, root)
     local out = helper.sh("cd / && HOME=%s LACKING_DISK=%s %s %s %d %s %s %s", root, root, LACKING, what, uid,
       helper.interpreter(), script, root)

@@ -22,11 +22,15 @@ local function vanished(path)
 end
 
 describe("a leash", function()
-  before_each(function()
-    if not has_socket then
-      helper.skip("luasocket is not installed")
-    end
-  end)
+  local busted_it = it
+  local function it(name, fn)
+    busted_it(name, function()
+      if not has_socket then
+        helper.skip("luasocket is not installed")
+      end
+      fn()
+    end)
+  end
 
   it("completes when its connection is closed, and leaves nothing on disk", function()
     local op, path = core.leash()

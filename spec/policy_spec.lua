@@ -121,7 +121,8 @@ describe("policies", function()
           assert.equal(records[1].stdout, records[i].stdout, before)
         end
         if destroying then
-          assert.is_true(destroying:wait().ok)
+          local ended = destroying:wait()
+          assert.is_true(ended.ok, ended.stderr)
         end
         assert.is_true(#sandbar.assert(sandboxes:list()) <= 1, before)
       end

@@ -23,14 +23,17 @@ local gate = (...) .. "/gate"
 while not io.open(gate) do sandbar.sleep(0.001) end
 ]==]
 
--- Runs `line` in `n` processes that begin at the same moment: the records of run_lua.
-local function together(n, line)
+-- Runs `line` in `n` processes that begin at the same moment, and `also` in one more: the records of run_lua.
+local function together(n, line, also)
   local gate = helper.root() .. "/gate"
   local children, records = {}, {}
   for i = 1, n do
     children[i] = helper.start_lua(CHILD .. line, { args = { helper.root() } })
   end
-  for i = 1, n do
+  if also then
+    children[n + 1] = helper.start_lua(CHILD .. also, { args = { helper.root() } })
+  end
+  for i = 1, #children do
     assert.equal("ready", children[i]:line(), "a child")
   end
   helper.write_file(gate, "")
@@ -111,18 +114,10 @@ describe("policies", function()
           box:close()
           line = [[if not pcall(function()]] .. line .. [[ end) then print(assert(users:get("ann")).id) end]]
         end
-        local destroying
-        if before == "destroyed" then
-          destroying = helper.start_lua(CHILD .. [[
-            assert(sandboxes:destroy("user-ann"))]], { args = { helper.root() } })
-        end
-        local records = together(before == "none" and 8 or 4, line)
-        for i = 2, #records do
+        local n = before == "none" and 8 or 4
+        local records = together(n, line, before == "destroyed" and [[assert(sandboxes:destroy("user-ann"))]])
+        for i = 2, n do
           assert.equal(records[1].stdout, records[i].stdout, before)
-        end
-        if destroying then
-          local ended = destroying:wait()
-          assert.is_true(ended.ok, ended.stderr)
         end
         assert.is_true(#sandbar.assert(sandboxes:list()) <= 1, before)
       end

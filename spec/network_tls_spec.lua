@@ -225,6 +225,72 @@ for text in sys.argv[2:]:
     box:close()
   end)
 
+  -- Begins as many connections to tls.test at once, says so, and then how many got an answer with these words in it.
+  local MANY = [[
+import selectors, socket, ssl, sys
+c = ssl.create_default_context()
+wait = selectors.DefaultSelector()
+many = int(sys.argv[1])
+for i in range(many):
+    raw = socket.create_connection(("198.51.100.99", 443), 20)
+    raw.setblocking(False)
+    s = c.wrap_socket(raw, server_hostname="tls.test", do_handshake_on_connect=False)
+    try:
+        s.do_handshake()
+    except ssl.SSLWantReadError:
+        wait.register(s, selectors.EVENT_READ)
+print("begun", flush=True)
+good, over = 0, {}
+while wait.get_map():
+    ready = wait.select(20)
+    if not ready:
+        break
+    for key, _ in ready:
+        s = key.fileobj
+        try:
+            s.do_handshake()
+            wait.unregister(s)
+            s.settimeout(20)
+            s.sendall(b"GET / HTTP/1.1\r\nHost: tls.test\r\n\r\n")
+            got = b""
+            while True:
+                more = s.recv(65536)
+                if not more:
+                    break
+                got += more
+            good += sys.argv[2].encode() in got
+        except ssl.SSLWantReadError:
+            pass
+        except OSError as e:
+            over[str(e)] = over.get(str(e), 0) + 1
+            wait.unregister(s)
+print(good, over or "")
+]]
+
+  it("comes with all of many requests that begin at once", function()
+    local root = helper.dir()
+    with_box(rules {}, function(box)
+      assert.is_true(has_token(box)) -- it is there
+      local opener
+      for _, stat in ipairs(helper.proc.children(reaching.supervisor_of(root))) do
+        opener = helper.proc.cmdline(stat.pid)[1] == "sandbar-tls" and stat.pid or opener
+      end
+      helper.shell("kill -STOP " .. assert(opener))
+      local p = assert_ok(box:start { "python3", "-c", MANY, "200", TOKEN })
+      assert.equal("begun", p.stdout:read("l", { timeout = 20 }))
+      local arrived = helper.eventually(function()
+        return select(2, helper.read_file("/proc/net/tcp"):gsub(" %x+:%x+ %x+:01BB 01 ", "")) >= 200
+      end, 20)
+      -- What it is told meanwhile waits as well, and cuts nothing that is still allowed.
+      local updated, why = box:update_network(rules({}, { allow = { "tls.test", "more.test" } }))
+      helper.shell("kill -CONT " .. opener)
+      assert.is_truthy(arrived)
+      assert.is_truthy(updated, tostring(why))
+      assert.equal("200 ", p.stdout:read("l", { timeout = 60 }))
+      p:close()
+    end, root)
+  end)
+
   it("is there again after a pause, in a copy, and under another supervisor", function()
     local root = helper.dir()
     with_box(rules {}, function(box)

@@ -61,7 +61,7 @@ context.set_alpn_protocols(["http/1.1"])
 listener = socket.socket()
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 listener.bind(("127.0.0.1", 8443))
-listener.listen(64)
+listener.listen(512)
 while True:
     accepted, _ = listener.accept()
     threading.Thread(target=quietly, args=(accepted, context), daemon=True).start()

@@ -1,5 +1,6 @@
 /* Connections whose TLS is opened: by the relay's second process, for hosts whose requests get headers. It gets both
  * sockets; ours stay, to cut them. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -10,6 +11,19 @@
 
 /* Never waited for: it may be waiting for us. */
 static struct sb_watch other = {.fd = -1};
+
+/* What it has no room for yet: it is busy with many that began at once. */
+struct late {
+    struct late *next;
+    uint64_t serial; /* of the connection; if that is gone by then, nothing is said of it */
+    size_t len;
+    unsigned char data[];
+};
+
+/* A newer policy takes the place of one that waits, and comes before all connections. */
+static struct {
+    struct late *policy, *first, **last;
+} late = {.last = &late.first};
 
 bool sb_opened_have(void)
 {
@@ -35,25 +49,6 @@ static void ended(const struct sb_reader *fields)
         sb_tcp_drop(c, how != SB_OPENED_DONE);
 }
 
-static void other_ready(struct sb_watch *w, uint32_t events)
-{
-    unsigned char buf[256];
-    struct sb_msg head;
-    struct sb_reader fields;
-    (void)events;
-    ssize_t n = recv(w->fd, buf, sizeof buf, MSG_DONTWAIT);
-    if (n <= 0)
-        _exit(5); /* both are made anew */
-    if (sb_read_begin(&fields, &head, buf, (size_t)n) == 0 && head.type == SB_R_OPENED)
-        ended(&fields);
-}
-
-void sb_opened_take(int fd)
-{
-    if (sb_opened_have() || sb_watch_add(&other, fd, EPOLLIN, other_ready) < 0)
-        close(fd);
-}
-
 /* A message with descriptors. 0, or -1. */
 static int send_with(const void *data, size_t len, const int *fd, size_t n)
 {
@@ -75,23 +70,106 @@ static int send_with(const void *data, size_t len, const int *fd, size_t n)
     return sendmsg(other.fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -1 : 0;
 }
 
+static void forget(struct late *l)
+{
+    if (l != NULL)
+        explicit_bzero(l->data, l->len);
+    free(l);
+}
+
+static struct late *keep(uint64_t serial, const void *data, size_t len)
+{
+    struct late *l = malloc(sizeof *l + len);
+    if (l == NULL)
+        return NULL;
+    l->next = NULL;
+    l->serial = serial;
+    l->len = len;
+    memcpy(l->data, data, len);
+    sb_watch_want(&other, EPOLLIN | EPOLLOUT);
+    return l;
+}
+
 /* With the first one comes what it counts into. */
-void sb_opened_tell(const unsigned char *policy, size_t n)
+static int send_policy(const void *data, size_t len)
 {
     static bool told;
     size_t fds = !told && sb_relay_counts_fd >= 0 ? 1 : 0;
+    int rc = send_with(data, len, &sb_relay_counts_fd, fds);
+    told = told || rc == 0;
+    return rc;
+}
+
+static int send_connection(const struct sb_tcp *c, const void *data, size_t len)
+{
+    const int fd[2] = {c->in.fd, c->out.fd};
+    return send_with(data, len, fd, 2);
+}
+
+/* There is room again. */
+static void send_late(void)
+{
+    if (late.policy != NULL && send_policy(late.policy->data, late.policy->len) < 0) {
+        if (errno == EAGAIN)
+            return;
+        _exit(5);
+    }
+    forget(late.policy);
+    late.policy = NULL;
+    for (struct late *l; (l = late.first) != NULL; forget(l)) {
+        struct sb_tcp *c = sb_tcp_handed(l->serial);
+        int rc = c != NULL ? send_connection(c, l->data, l->len) : 0;
+        if (rc < 0 && errno == EAGAIN)
+            return;
+        if (rc < 0)
+            sb_tcp_drop(c, true);
+        late.first = l->next;
+        if (late.first == NULL)
+            late.last = &late.first;
+    }
+    sb_watch_want(&other, EPOLLIN);
+}
+
+static void other_ready(struct sb_watch *w, uint32_t events)
+{
+    unsigned char buf[256];
+    struct sb_msg head;
+    struct sb_reader fields;
+    if ((events & EPOLLOUT) != 0)
+        send_late();
+    if ((events & ~(uint32_t)EPOLLOUT) == 0)
+        return;
+    ssize_t n = recv(w->fd, buf, sizeof buf, MSG_DONTWAIT);
+    if (n <= 0)
+        _exit(5); /* both are made anew */
+    if (sb_read_begin(&fields, &head, buf, (size_t)n) == 0 && head.type == SB_R_OPENED)
+        ended(&fields);
+}
+
+void sb_opened_take(int fd)
+{
+    if (sb_opened_have() || sb_watch_add(&other, fd, EPOLLIN, other_ready) < 0)
+        close(fd);
+}
+
+void sb_opened_tell(const unsigned char *policy, size_t n)
+{
     if (!sb_opened_have())
         return;
-    if (send_with(policy, n, &sb_relay_counts_fd, fds) < 0)
+    if (late.policy == NULL && send_policy(policy, n) == 0)
+        return;
+    if (late.policy == NULL && errno != EAGAIN)
         _exit(5);
-    told = true;
+    forget(late.policy);
+    late.policy = keep(0, policy, n);
+    if (late.policy == NULL)
+        _exit(5);
 }
 
 int sb_opened_hand(struct sb_tcp *c)
 {
     static unsigned char buf[SB_MSG_MAX];
     static uint64_t serial;
-    const int fd[2] = {c->in.fd, c->out.fd};
     struct sb_packer p;
     c->serial = ++serial;
     sb_pack_begin(&p, buf, sizeof buf, SB_R_OPEN, 0, 0);
@@ -102,5 +180,18 @@ int sb_opened_hand(struct sb_tcp *c)
     sb_watch_mute(&c->out);
     free(c->head);
     c->head = NULL;
-    return p.overflow ? -1 : send_with(p.buf, p.len, fd, 2);
+    if (p.overflow)
+        return -1;
+    if (late.policy == NULL && late.first == NULL) {
+        if (send_connection(c, p.buf, p.len) == 0)
+            return 0;
+        if (errno != EAGAIN)
+            return -1;
+    }
+    struct late *l = keep(c->serial, p.buf, p.len);
+    if (l == NULL)
+        return -1;
+    *late.last = l;
+    late.last = &l->next;
+    return 0;
 }

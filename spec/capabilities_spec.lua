@@ -87,6 +87,83 @@ describe("capabilities", function()
     box:destroy()
   end)
 
+  it("were told as measured, none of them, of a sandbox in which nothing can run", function()
+    local box = sandbar.assert(sandboxes:create {})
+    local function refused(kind)
+      local have, err = sandboxes:capabilities { measure = box }
+      assert.is_nil(have)
+      assert.equal(kind, err.kind)
+    end
+    box:pause()
+    refused("NotRunning")
+    box:destroy()
+    refused("NotFound")
+    box:close()
+    refused("Closed")
+  end)
+
+  it("are asked for and expected by names: everything else is told at the caller's line, in short", function()
+    local box = sandbar.assert(sandboxes:create_scoped {})
+    local cycle, huge, deep, long = {}, {}, {}, ("x"):rep(1000000)
+    cycle[1], cycle.pty = cycle, cycle
+    for i = 1, 50000 do
+      huge[i], huge["x" .. i] = "flying" .. i, true
+    end
+    local at = deep
+    for _ = 1, 10000 do
+      at[1] = {}
+      at = at[1]
+    end
+    local raising = setmetatable({ 1 }, { __tostring = error, __len = error, __concat = error, __eq = error, __lt = error })
+    local others = { cycle, huge, deep, raising, print, 1, 0 / 0, coroutine.create(print), io.stdout, box,
+      sandbar.secret("hidden") }
+
+    local function raises(fn, what)
+      local ok, err = pcall(fn)
+      assert.is_false(ok)
+      assert.is_truthy(tostring(err):find("^spec/capabilities_spec.lua:%d+: bad argument #1 to '%a+' "), tostring(err))
+      assert.is_truthy(err:find(what, 1, true), err)
+      assert.is_nil(err:find("hidden", 1, true))
+      assert.is_true(#err < 300, err)
+    end
+    for _, v in ipairs(others) do
+      if v ~= box then
+        raises(function() return (sandboxes:capabilities { measure = v }) end, "option 'measure'")
+      end
+      raises(function() return (sandboxes:capabilities(v)) end, "")
+      for _, fn in ipairs { sandboxes.create, sandboxes.explain } do
+        raises(function() return (fn(sandboxes, { expect = { v } })) end, "option 'expect'")
+        raises(function() return (fn(sandboxes, { expect = { pty = v } })) end, "option 'expect'")
+        if v == v then -- what is not itself is no key
+          raises(function() return (fn(sandboxes, { providers = { ["local"] = { expect = { [v] = true } } } })) end,
+            "option 'expect'")
+        end
+      end
+    end
+    raises(function() return (sandboxes:capabilities { measured = box }) end, "unknown option 'measured'")
+    raises(function() return (sandboxes:explain { expects = {} }) end, "unknown option 'expects'")
+    raises(function() return (sandboxes:explain { prepare = { print } }) end, "option 'prepare': element 1")
+
+    for _, expect in ipairs { huge, { long }, { [long] = true }, { pty = long }, { "pty\0" }, { ["pty\0x"] = true },
+      { pty = "\27[31m" }, { "" } } do
+      local took, box_or_nil, err = helper.now(), sandboxes:create { expect = expect }
+      assert.is_nil(box_or_nil)
+      assert.is_true(helper.now() - took < 5)
+      assert.is_truthy(err.kind == "InvalidArgument" or err.kind == "Unsupported", tostring(err))
+      local told = sandbar.assert(sandboxes:explain { expect = expect })
+      assert.is_false(told.ok)
+      for _, text in ipairs { tostring(err), told.clauses[#told.clauses].message } do
+        assert.is_true(#text < 300, text)
+        assert.is_nil(text:find("[%z\1-\31\127]"), text)
+      end
+    end
+    -- A table of somebody else's is read as it is.
+    local own = setmetatable({ "pty" }, { __index = function() return "flying" end })
+    assert.is_true(sandbar.assert(sandboxes:explain { expect = own }).ok)
+    assert.equal(1, #sandbar.assert(sandboxes:list()))
+    box:destroy()
+  end)
+
   it("are told as unknown where a step fails", function()
     -- A kill that spares what has left the session, and a disk that takes nothing.
     local box = {

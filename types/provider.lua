@@ -18,7 +18,7 @@
 ---@field limits? sandbar.Limits
 ---@field public_ports? boolean (default false; local: there is no public address)
 ---@field allow_setuid? boolean (default false)
----@field expect? table<string|integer, any> capabilities that must hold, as a list of names that may not be false or as
+---@field expect? table<string|integer, string|boolean> capabilities that must hold, as a list of names that may not be false or as
 ---  name = value; else it is refused before anything is allocated, with each that does not in `err.reasons`
 ---@field snapshot? string the name of one: its files, its template, and its user, cwd, env and limits where nothing is said
 ---@field prepare? (fun(box: sandbar.Sandbox): any, any)|(string|string[])[] run in it with network, before the policy

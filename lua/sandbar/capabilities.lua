@@ -1,6 +1,7 @@
 -- Capabilities: what a provider claims, and whether a program's expectations hold. Names are the contract's; what is
 -- not claimed is false. What they are worth is measured by measuring.lua.
 
+local check = require "sandbar.check"
 local errors = require "sandbar.errors"
 
 local capabilities = {}
@@ -29,31 +30,58 @@ function capabilities.complete(claims)
   return out
 end
 
+local MOST = 2 * #capabilities.names -- expectations: each by name and by value
+local SHOWN = 64 -- bytes of a name or value that nobody knows
+
+-- Raises for what no expectations are. `level`: as in check.lua.
+function capabilities.shape(fname, index, expect, level)
+  for key, want in pairs(expect) do
+    if type(key) == "number" then
+      if type(want) ~= "string" then
+        check.fail(fname, index, ("option 'expect': element %s: string expected, got %s"):format(key,
+          check.type_name(want)), level + 1)
+      end
+    elseif type(key) ~= "string" then
+      check.fail(fname, index, ("option 'expect': strings expected as keys, got %s"):format(check.type_name(key)),
+        level + 1)
+    elseif type(want) ~= "string" and type(want) ~= "boolean" then
+      check.fail(fname, index, ("option 'expect': '%s': boolean or string expected, got %s"):format(key:sub(1, SHOWN),
+        check.type_name(want)), level + 1)
+    end
+  end
+end
+
 -- One expectation: its clause and, where it does not hold, the refusal.
 local function judge(key, want, claims)
   local listed = type(key) == "number"
   local name = listed and want or key
-  local clause = "expect." .. tostring(name)
+  local clause = "expect." .. name:sub(1, SHOWN)
   if not known[name] then
     return clause, errors.new {
       kind = "InvalidArgument", clause = clause,
-      message = ("expect: there is no capability %q"):format(tostring(name)),
+      message = ("expect: there is no capability %q"):format(name:sub(1, SHOWN)),
     }
   elseif listed and not claims[name] or not listed and claims[name] ~= want then
     return clause, errors.new {
       kind = "Unsupported", clause = clause,
       message = ("expect: %s is %s here, %s is wanted"):format(name, tostring(claims[name]),
-        listed and "it" or tostring(want)),
+        listed and "it" or tostring(want):sub(1, SHOWN)),
     }
   end
   return clause
 end
 
 -- `expect` is a list of names that must not be false, or a table name = value. An array of { clause, err } in the order
--- of the names.
+-- of the names; of more than there can be, only that.
 function capabilities.judge(expect, claims)
   local out = {}
   for key, want in pairs(expect) do
+    if #out == MOST then
+      return { { clause = "expect", err = errors.new {
+        kind = "InvalidArgument", clause = "expect",
+        message = ("expect: more than %d, there are %d capabilities"):format(MOST, #capabilities.names),
+      } } }
+    end
     local clause, err = judge(key, want, claims)
     out[#out + 1] = { clause = clause, err = err }
   end

@@ -48,15 +48,15 @@ local function prepare(box, what, deadline, timeout)
   return true
 end
 
--- Raises for what no list of commands is, at the caller of the method that calls this.
-function launch.shape(fname, what)
+-- Raises for what no list of commands is. `level`: as in check.lua.
+function launch.shape(fname, what, level)
   if type(what) ~= "table" then
     return
   end
   for i, cmd in ipairs(what) do
     if type(cmd) ~= "string" and type(cmd) ~= "table" then
       check.fail(fname, 1, ("option 'prepare': element %d: string or table expected, got %s"):format(i,
-        check.type_name(cmd)), 2)
+        check.type_name(cmd)), level + 1)
     end
   end
 end

@@ -341,6 +341,10 @@ end
 
 function methods:capabilities(opts)
   opts = check.options("capabilities", 1, opts, { measure = "userdata", timeout = "timeout" })
+  local box = opts.measure
+  if box ~= nil and not core.is(box, sandbox.class) then
+    check.fail("capabilities", 1, "option 'measure': sandbox expected, got " .. check.type_name(box))
+  end
   local state, timeout = ready(self, "capabilities", opts)
   if not state then
     return nil, timeout
@@ -351,8 +355,12 @@ function methods:capabilities(opts)
     return nil, err
   end
   local out = capabilities.complete(have)
-  if opts.measure then
-    out.measured, err = measuring.all(opts.measure, deadline, timeout)
+  if box then
+    local _, why = box:processes { timeout = link.left(deadline) or false } -- in one that answers nothing is measured
+    if why then
+      return nil, link.told(why, timeout)
+    end
+    out.measured, err = measuring.all(box, deadline, timeout)
     if not out.measured then
       return nil, err
     end

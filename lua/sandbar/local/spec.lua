@@ -6,6 +6,7 @@ local core = require "sandbar.core"
 local lazy = require "sandbar.lazy"
 local values = require "sandbar.local.values"
 
+local capabilities = lazy "sandbar.capabilities"
 local launch, network = lazy "sandbar.local.launch", lazy "sandbar.local.network"
 
 local LIFETIME = 3600
@@ -299,7 +300,10 @@ function spec.shape(fname, index, given, level)
     check.map(fname, index, "labels", part.labels, "string", level)
     check.map(fname, index, "env", part.env, "secret", level)
     if part.prepare ~= nil then
-      launch.shape(fname, part.prepare)
+      launch.shape(fname, part.prepare, level)
+    end
+    if part.expect ~= nil then
+      capabilities.shape(fname, index, part.expect, level)
     end
   end
   return given

@@ -140,6 +140,88 @@ describe("a library upgrade", function()
     assert.is_true(record.ok, record.stderr)
   end)
 
+  it("that is killed at any step, on either side, leaves sandboxes whole and the next call working", function()
+    local box = sandbar.assert(own:create { id = "kept", lifetime = 600 })
+    sandbar.assert(box.files:write("f", "kept"))
+    local p = sandbar.assert(box:start({ "sh", "-c", "n=0; while read -r x; do n=$((n+1)); echo $n; done" },
+      { stdin = "pipe", detached = true }))
+    local asleep = sandbar.assert(own:create { id = "asleep", lifetime = 600 })
+    sandbar.assert(asleep.files:write("f", "kept"))
+    sandbar.assert(asleep:pause { keep = "memory" })
+    local NEXT = [[
+      say("begun")
+      local new, err = own:create { id = "new", lifetime = 600 }
+      if not new then say(err.kind) os.exit(0, true) end
+      local r, why = new:exec("echo there", { timeout = 20 })
+      say(r and r.stdout:gsub("\n", "") or why.kind)
+      sandbar.assert(new:close())
+    ]]
+    local length, told = nil, 0 -- of a hand-over that nobody disturbs, in seconds
+    local rounds = inside.times(4) > 4 and 60 or 4
+    for round = 0, rounds do
+      sandbar.assert(own:list())
+      local before = supervisor()
+      local child = with("next", NEXT)
+      assert.equal("begun", child:line())
+      local began = helper.now()
+      if round == 0 then
+        assert.is_truthy(helper.eventually(function()
+          local now = supervisor()
+          return now and now ~= before
+        end, 15), "it is not handed over")
+        length = helper.now() - began
+      else
+        sandbar.sleep(length * 1.2 * ((round * 7) % rounds) / rounds)
+        local victims = { supervisor(), inside.next_supervisor(root), before, child.pid }
+        for i, pid in pairs(round % 5 == 4 and victims or { victims[round % 5 + 1] }) do
+          assert.is_truthy(i)
+          helper.shell("kill -9 " .. pid .. " 2>/dev/null")
+        end
+      end
+      local record = child:wait()
+      local said = record.stdout:match("^begun\n(%w+)")
+      if said then
+        told = told + (said == "there" and 1 or 0)
+        assert.is_truthy(said == "there" or sandbar.errors[said], record.stdout)
+        assert.is_true(said ~= "Internal" and said ~= "Timeout", said)
+      end
+      assert.is_truthy(record.stderr == "" or record.stderr == "Killed\n", record.stderr)
+      -- Whoever has the place now: what was there is there.
+      sandbar.assert(p.stdin:write("x\n"), round)
+      assert.equal(tostring(round + 1), sandbar.assert(p.stdout:read("l", { timeout = 20 })), round)
+      assert.equal("kept", sandbar.assert(box.files:read("f")))
+      local states = {}
+      for _, info in ipairs(sandbar.assert(own:list())) do
+        states[info.id] = info.state
+      end
+      assert.equal("running", states.kept, round)
+      assert.equal("paused", states.asleep, round)
+      if states.new then
+        assert.equal("running", states.new, round)
+        local new = sandbar.assert(own:connect("new"))
+        assert.is_true(sandbar.assert(new:exec("true", { timeout = 20 })).ok)
+        sandbar.assert(new:destroy())
+        new:close()
+      else
+        assert.is_not.equal("there", said, round)
+      end
+      -- An older one has the next round's place again.
+      local pid = supervisor()
+      if pid then
+        helper.shell("kill -9 " .. pid)
+        helper.eventually(function() return not helper.proc.alive(pid) end)
+      end
+    end
+    assert.is_true(told > rounds / 4, told .. " of " .. rounds)
+    sandbar.assert(asleep:resume())
+    assert.equal("kept", sandbar.assert(asleep.files:read("f")))
+    sandbar.assert(asleep:destroy())
+    asleep:close()
+    sandbar.assert(box:destroy())
+    p:close()
+    box:close()
+  end)
+
   it("that is undone leaves alone what the newer version has written", function()
     local box = sandbar.assert(own:create { id = "newer" })
     local p = sandbar.assert(box:start({ "sleep", helper.mark(7171) }, { detached = true }))

@@ -22,6 +22,11 @@ function inside.supervisor(root)
   return holder(root, "life.lock")
 end
 
+-- The one that starts, or waits for another's place, or nil.
+function inside.next_supervisor(root)
+  return holder(root, "boot.lock")
+end
+
 -- Seen from outside: the pid 1 of the sandbox in which a command with this word among its arguments runs.
 function inside.pid1(word)
   local all = helper.proc.all()

@@ -6,7 +6,7 @@
 #   build/supervisor/supervisor  the local engine's supervisor: static
 #   build/tlsrelay/tlsrelay      the second process of a sandbox's relay, carried by the supervisor: with OpenSSL
 #   build/[V/]obj/               what knows no Lua, built once for all Lua versions
-#   build/[V/]<lua>/sandbar/     core.so and http.so for one Lua; put build/<lua>/?.so on package.cpath
+#   build/[V/]<lua>/sandbar/     core.so, http.so and server.so for one Lua; put build/<lua>/?.so on package.cpath
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
@@ -69,7 +69,8 @@ LIB_CFLAGS = $(BASE_CFLAGS) $(OPT) -fPIC -fvisibility=hidden -pthread $(HARDEN) 
 LIB_LDFLAGS = -shared -pthread -Wl,--as-needed -Wl,-z,relro -Wl,-z,now $(SANITIZE) $(LDFLAGS)
 CURL_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags libcurl libcrypto 2>/dev/null)
 CURL_LIBS ?= $(shell $(PKG_CONFIG) --libs libcurl libcrypto 2>/dev/null || echo -lcurl -lcrypto)
-WSLAY_LIBS ?= -lwslay # Debian's package has no pkg-config file
+WSLAY_LIBS ?= -lwslay # Debian's packages have no pkg-config files
+PARSER_LIBS ?= -lhttp_parser
 PROTOBUF_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags libprotobuf-c 2>/dev/null)
 PROTOBUF_LIBS ?= $(shell $(PKG_CONFIG) --libs libprotobuf-c 2>/dev/null || echo -lprotobuf-c)
 PROTOC_C ?= protoc-c
@@ -98,7 +99,9 @@ HTTP_BIND_SRC := $(addprefix src/lua/,http.c websocket.c message.c base64.c)
 # Messages that a generator writes the C of.
 PROTO_SRC := $(wildcard src/e2b/*.proto)
 PROTO_C := $(PROTO_SRC:src/e2b/%.proto=build/e2b/%.pb-c.c)
-BIND_SRC := $(filter-out $(HTTP_BIND_SRC),$(wildcard src/lua/*.c))
+SERVER_SRC := $(wildcard src/server/*.c)
+SERVER_BIND_SRC := $(wildcard src/lua/server.c)
+BIND_SRC := $(filter-out $(HTTP_BIND_SRC) $(SERVER_BIND_SRC),$(wildcard src/lua/*.c))
 LUA_SRC := $(shell find lua -name '*.lua' 2>/dev/null | LC_ALL=C sort)
 
 RUNTIME_OBJ := $(RUNTIME_SRC:%.c=$(O)/%.o)
@@ -108,6 +111,9 @@ HTTP_OBJ := $(HTTP_SRC:%.c=$(O)/%.o) $(PROTO_SRC:src/e2b/%.proto=$(O)/e2b/%.pb-c
 BIND_OBJ := $(BIND_SRC:%.c=$(L)/obj/%.o)
 CARRIED_OBJ := $(L)/obj/src/lua/carried/bytes.o
 HTTP_BIND_OBJ := $(HTTP_BIND_SRC:%.c=$(L)/obj/%.o)
+# With what it shares with the runtime without being a part of it.
+SERVER_OBJ := $(SERVER_SRC:%.c=$(O)/%.o) $(O)/src/runtime/buffer.o
+SERVER_BIND_OBJ := $(SERVER_BIND_SRC:%.c=$(L)/obj/%.o)
 GUEST_OBJ := $(addprefix build/guest/obj/,$(addsuffix .o,$(GUEST_SRC)))
 SUPERVISOR_OBJ := $(SUPERVISOR_SRC:%.c=build/supervisor/obj/%.o) build/supervisor/obj/tlsimage.o
 # The second process of a relay, with OpenSSL, and what it shares with the first.
@@ -128,10 +134,11 @@ $(O)/flags $(L)/obj/flags $(L)/obj/compiler: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' $(call quoted,$(FLAGS)) | cmp -s - $@ || printf '%s\n' $(call quoted,$(FLAGS)) > $@
 
-.PHONY: all core http guest supervisor
-all: core http
+.PHONY: all core http server guest supervisor
+all: core http server
 core: $(L)/sandbar/core.so
 http: $(L)/sandbar/http.so
+server: $(L)/sandbar/server.so
 guest: build/guest/pid1
 supervisor: build/supervisor/supervisor
 
@@ -146,6 +153,12 @@ $(L)/sandbar/http.so: $(HTTP_OBJ) $(HTTP_BIND_OBJ)
 	$(call missing,src/lua/http.c,$(HTTP_BIND_SRC))
 	@mkdir -p $(@D)
 	$(call show,link)$(CC) -o $@ $^ $(LIB_LDFLAGS) $(CURL_LIBS) $(WSLAY_LIBS) $(PROTOBUF_LIBS)
+
+$(L)/sandbar/server.so: $(SERVER_OBJ) $(SERVER_BIND_OBJ)
+	$(call missing,src/server,$(SERVER_SRC))
+	$(call missing,src/lua/server.c,$(SERVER_BIND_SRC))
+	@mkdir -p $(@D)
+	$(call show,link)$(CC) -o $@ $^ $(LIB_LDFLAGS) $(PARSER_LIBS)
 
 # Everything without Lua, for the unit tests in C: the linker takes what a test needs.
 $(O)/libcore.a: $(RUNTIME_OBJ) $(ENGINE_OBJ) $(IMAGE_OBJ)
@@ -369,7 +382,8 @@ docs:
 # --- lint -----------------------------------------------------------------------------------------
 
 C_FILES := $(shell find src spec bench -name '*.[ch]' 2>/dev/null | LC_ALL=C sort)
-HOSTED_C := $(RUNTIME_SRC) $(ENGINE_SRC) $(BIND_SRC) $(HTTP_SRC) $(HTTP_BIND_SRC) src/unpack/main.c \
+HOSTED_C := $(RUNTIME_SRC) $(ENGINE_SRC) $(BIND_SRC) $(HTTP_SRC) $(HTTP_BIND_SRC) $(SERVER_SRC) \
+	$(SERVER_BIND_SRC) src/unpack/main.c \
 	$(filter-out $(ENGINE_SRC),$(SUPERVISOR_SRC)) $(TLSRELAY_OWN)
 LUA_FILES := $(shell find lua spec examples bench types rockspec src -name '*.lua' 2>/dev/null | LC_ALL=C sort)
 
@@ -378,8 +392,8 @@ lint: lint-format lint-tidy lint-cppcheck lint-luacheck lint-banned
 lint-format:
 	@clang-format --dry-run -Werror $(C_FILES)
 # One stamp a file, made anew when the file or one of its headers (its object) is newer.
-TIDY_SHARED := $(patsubst %.c,build/tidy/%.ok,$(RUNTIME_SRC) $(ENGINE_SRC) $(HTTP_SRC))
-TIDY_BIND := $(patsubst %.c,build/tidy/%.ok,$(BIND_SRC) $(HTTP_BIND_SRC))
+TIDY_SHARED := $(patsubst %.c,build/tidy/%.ok,$(RUNTIME_SRC) $(ENGINE_SRC) $(HTTP_SRC) $(SERVER_SRC))
+TIDY_BIND := $(patsubst %.c,build/tidy/%.ok,$(BIND_SRC) $(HTTP_BIND_SRC) $(SERVER_BIND_SRC))
 TIDY_SUPERVISOR := $(patsubst %.c,build/tidy/%.ok,$(filter-out $(ENGINE_SRC),$(SUPERVISOR_SRC)))
 TIDY_TLSRELAY := $(patsubst %.c,build/tidy/%.ok,$(TLSRELAY_OWN))
 TIDY_GUEST := $(patsubst %.c,build/tidy/%.ok,$(filter %.c,$(GUEST_SRC)))
@@ -431,6 +445,7 @@ install: all
 		$(INSTALL) -D -m 644 lua/$$f "$(DESTDIR)$(INST_LUADIR)/$$f" || exit 1; done
 	$(INSTALL) -D -m 755 $(L)/sandbar/core.so "$(DESTDIR)$(INST_LIBDIR)/sandbar/core.so"
 	$(INSTALL) -D -m 755 $(L)/sandbar/http.so "$(DESTDIR)$(INST_LIBDIR)/sandbar/http.so"
+	$(INSTALL) -D -m 755 $(L)/sandbar/server.so "$(DESTDIR)$(INST_LIBDIR)/sandbar/server.so"
 	$(INSTALL) -d "$(DESTDIR)$(INST_BINDIR)"
 	sed '1s|.*|#!/usr/bin/env $(LUA_BIN)|; s|^local prefix = .*|local prefix = { lua = "$(INST_LUADIR)", c = "$(INST_LIBDIR)" }|' \
 		$(MAIN) > "$(DESTDIR)$(INST_BINDIR)/sandbar"
@@ -455,7 +470,7 @@ rock:
 DEPS := gcc make pkg-config binutils libc6-dev \
 	lua5.1 lua5.2 lua5.3 lua5.4 luajit2 \
 	liblua5.1-0-dev liblua5.2-dev liblua5.3-dev liblua5.4-dev libluajit2-5.1-dev \
-	libcurl4-openssl-dev libssl-dev libseccomp-dev libwslay-dev libprotobuf-c-dev protobuf-c-compiler libarchive13 \
+	libcurl4-openssl-dev libssl-dev libseccomp-dev libwslay-dev libhttp-parser-dev libprotobuf-c-dev protobuf-c-compiler libarchive13 \
 	lua-busted lua-check lua-cjson lua-filesystem lua-system luarocks \
 	python3 curl ca-certificates procps uidmap iproute2 \
 	clang clang-format clang-tidy cppcheck valgrind \

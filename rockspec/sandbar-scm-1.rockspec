@@ -24,6 +24,7 @@ external_dependencies = {
   SSL = { library = "ssl" },
   WSLAY = { library = "wslay" },
   PROTOBUF = { library = "protobuf-c" }, -- and protoc-c at build time
+  HTTP_PARSER = { library = "http_parser" },
   SECCOMP = { library = "seccomp" }, -- at build time
 }
 build = {

@@ -1,0 +1,334 @@
+/* The C half of the HTTP server: listeners and requests as userdata. What is checked here are types;
+ * lua/sandbar/server/http.lua makes the documented tables of it. */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "lua_core.h"
+
+#define SB_API_CLIENT
+#include "../runtime/api.h"
+
+#include "../server/server.h"
+
+#define MAX_LINES 1000
+
+const struct sb_core_api *sb_api;
+
+/* ---- listeners ---- */
+
+static uint64_t ns_field(lua_State *L, const char *name)
+{
+    lua_getfield(L, 1, name);
+    lua_Number seconds = luaL_checknumber(L, -1);
+    luaL_argcheck(L, seconds >= 0, 1, name);
+    lua_pop(L, 1);
+    return seconds < 1e9 ? (uint64_t)(seconds * 1e9) : SB_NEVER;
+}
+
+static unsigned number_field(lua_State *L, const char *name, unsigned least, unsigned most)
+{
+    lua_getfield(L, 1, name);
+    lua_Number n = luaL_checknumber(L, -1);
+    luaL_argcheck(L, n >= least && n <= most, 1, name);
+    lua_pop(L, 1);
+    return (unsigned)n;
+}
+
+/* What it gives is in the table. */
+static const char *text_field(lua_State *L, const char *name)
+{
+    lua_getfield(L, 1, name);
+    const char *text = lua_isnil(L, -1) ? NULL : luaL_checkstring(L, -1);
+    lua_pop(L, 1);
+    return text;
+}
+
+/* listen { address, port | path, max_connections, header_limit, header_timeout, idle_timeout, body_timeout,
+ * write_timeout } -> listener | nil, e */
+static int server_listen(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TTABLE);
+    struct sb_error err = {SB_OK};
+    struct sb_server_options options = {
+        .address = text_field(L, "address"),
+        .path = text_field(L, "path"),
+        .max_connections = number_field(L, "max_connections", 1, 1000000),
+        .header_limit = number_field(L, "header_limit", 1, SB_SERVER_HEAD),
+        .header_timeout = ns_field(L, "header_timeout"),
+        .idle_timeout = ns_field(L, "idle_timeout"),
+        .body_timeout = ns_field(L, "body_timeout"),
+        .write_timeout = ns_field(L, "write_timeout"),
+    };
+    luaL_argcheck(L, (options.path != NULL) != (options.address != NULL), 1, "address or path");
+    if (options.path == NULL)
+        options.port = (uint16_t)number_field(L, "port", 0, 65535);
+    struct sb_listener *listener = sb_listener_new(&options, &err);
+    if (listener == NULL) {
+        lua_pushnil(L);
+        return 1 + sb_lua_push_error(L, &err);
+    }
+    struct sb_object *object = (struct sb_object *)listener;
+    sb_lua_push_object(L, &object);
+    return 1;
+}
+
+static struct sb_listener *check_listener(lua_State *L)
+{
+    return sb_lua_check_object(L, 1, &sb_listener_type);
+}
+
+static int listener_accept(lua_State *L)
+{
+    struct sb_listener *listener = check_listener(L);
+    if (sb_lua_forked(L, listener))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_listener_accept(listener, mailbox);
+    return sb_lua_op_made(L, op);
+}
+
+static int listener_drain(lua_State *L)
+{
+    struct sb_listener *listener = check_listener(L);
+    if (sb_lua_forked(L, listener))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_listener_drain(listener, mailbox);
+    return sb_lua_op_made(L, op);
+}
+
+/* address() -> address, port; of a unix socket: path */
+static int listener_address(lua_State *L)
+{
+    struct sb_listener *listener = check_listener(L);
+    lua_pushstring(L, sb_listener_address(listener));
+    if (sb_listener_port(listener) == 0)
+        return 1;
+    lua_pushinteger(L, sb_listener_port(listener));
+    return 2;
+}
+
+static int listener_close(lua_State *L)
+{
+    sb_listener_close(check_listener(L));
+    return 0;
+}
+
+static int listener_cut(lua_State *L)
+{
+    sb_listener_cut(check_listener(L));
+    return 0;
+}
+
+static void listener_collected(void *listener)
+{
+    sb_listener_close(listener);
+}
+
+static const luaL_Reg listener_methods[] = {
+    {"accept", listener_accept}, {"drain", listener_drain}, {"address", listener_address},
+    {"close", listener_close},   {"cut", listener_cut},     {NULL, NULL},
+};
+static const char *const listener_plain[] = {"address", "close", "cut", NULL};
+static const struct sb_lua_class listener_class = {
+    &sb_listener_type, "sandbar.NativeListener", listener_methods, listener_plain, 4096,
+    listener_collected};
+
+/* ---- requests ---- */
+
+static void set_span(lua_State *L, const char *name, const struct sb_span *span)
+{
+    lua_pushlstring(L, span->data, span->len);
+    lua_setfield(L, -2, name);
+}
+
+/* request(op, metatable of headers) -> { method, target, version, headers, client, secure, host, length }, object;
+ * nothing when it has failed. Of the operation nothing is left. */
+static int server_request(lua_State *L)
+{
+    luaL_checktype(L, 2, LUA_TTABLE);
+    struct sb_result *r = sb_lua_op_result(L, 1);
+    if (r == NULL)
+        return 0;
+    lua_settop(L, 2);
+    const struct sb_exchange *exchange = (const struct sb_exchange *)(const void *)r->object;
+    const struct sb_head *head = sb_exchange_head(exchange);
+    lua_createtable(L, 0, 10);
+    set_span(L, "method", &head->method);
+    set_span(L, "target", &head->target);
+    if (head->host.data != NULL)
+        set_span(L, "host", &head->host);
+    lua_pushstring(L, head->minor == 1 ? "1.1" : "1.0");
+    lua_setfield(L, -2, "version");
+    lua_pushstring(L, sb_exchange_client(exchange));
+    lua_setfield(L, -2, "peer");
+    lua_pushboolean(L, sb_exchange_is_secure(exchange));
+    lua_setfield(L, -2, "secure");
+    if (head->framing != SB_FRAMED_CHUNKED) {
+        lua_pushnumber(L, (lua_Number)head->length);
+        lua_setfield(L, -2, "length");
+    }
+    lua_createtable(L, (int)head->count, 0);
+    for (size_t i = 0; i < head->count; i++) {
+        lua_createtable(L, 2, 0);
+        lua_pushlstring(L, head->fields[i].name.data, head->fields[i].name.len);
+        lua_rawseti(L, -2, 1);
+        lua_pushlstring(L, head->fields[i].value.data, head->fields[i].value.len);
+        lua_rawseti(L, -2, 2);
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+    lua_pushvalue(L, 2);
+    lua_setmetatable(L, -2);
+    lua_setfield(L, -2, "headers");
+    sb_lua_push_object(L, &r->object);
+    sb_lua_op_over(L, 1);
+    return 2;
+}
+
+static struct sb_exchange *check_exchange(lua_State *L)
+{
+    return sb_lua_check_object(L, 1, &sb_exchange_type);
+}
+
+/* request:read("some" | "all", n) -> op */
+static int request_read(lua_State *L)
+{
+    static const char *const names[] = {"some", "all", NULL};
+    struct sb_exchange *exchange = check_exchange(L);
+    if (sb_lua_forked(L, exchange))
+        return 1;
+    int all = luaL_checkoption(L, 2, NULL, names);
+    lua_Number n = luaL_checknumber(L, 3);
+    luaL_argcheck(L, n >= 0, 3, "negative or not a number");
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_exchange_read(exchange, mailbox, all ? SB_READ_ALL : SB_READ_SOME,
+                           n < 9e15 ? (size_t)n : SIZE_MAX - 1);
+    return sb_lua_op_made(L, op);
+}
+
+/* The lines stay where they are: in the table, which nobody changes meanwhile. */
+static const struct sb_span *check_lines(lua_State *L, int arg, size_t *count)
+{
+    luaL_checktype(L, arg, LUA_TTABLE);
+    size_t n = lua_rawlen(L, arg);
+    luaL_argcheck(L, n <= MAX_LINES, arg, "too many header lines");
+    *count = n;
+    if (n == 0)
+        return NULL;
+    struct sb_span *lines = sb_lua_newuserdata(L, n * sizeof *lines, 0);
+    for (size_t i = 0; i < n; i++) {
+        lua_rawgeti(L, arg, (int)i + 1);
+        lines[i].data =
+            lua_type(L, -1) == LUA_TNUMBER ? NULL : sb_lua_tobytes(L, -1, &lines[i].len);
+        luaL_argcheck(L, lines[i].data != NULL, arg, "a header line is neither string nor secret");
+        lua_pop(L, 1);
+    }
+    return lines;
+}
+
+/* request:answer(status, lines, body | nil: it is streamed) -> op */
+static int request_answer(lua_State *L)
+{
+    struct sb_exchange *exchange = check_exchange(L);
+    if (sb_lua_forked(L, exchange))
+        return 1;
+    struct sb_reply reply = {.status = (int)luaL_checkinteger(L, 2), .body = {"", 0}};
+    reply.stream = lua_isnoneornil(L, 4);
+    if (!reply.stream)
+        reply.body.data = sb_lua_check_bytes(L, 4, &reply.body.len);
+    lua_settop(L, 4);
+    reply.lines = check_lines(L, 3, &reply.count);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_exchange_answer(exchange, mailbox, &reply);
+    return sb_lua_op_made(L, op);
+}
+
+static int request_write(lua_State *L)
+{
+    struct sb_exchange *exchange = check_exchange(L);
+    if (sb_lua_forked(L, exchange))
+        return 1;
+    size_t len;
+    const char *data = sb_lua_check_bytes(L, 2, &len);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_exchange_write(exchange, mailbox, data, len);
+    return sb_lua_op_made(L, op);
+}
+
+static int request_finish(lua_State *L)
+{
+    struct sb_exchange *exchange = check_exchange(L);
+    if (sb_lua_forked(L, exchange))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_exchange_finish(exchange, mailbox);
+    return sb_lua_op_made(L, op);
+}
+
+static int request_gone(lua_State *L)
+{
+    struct sb_exchange *exchange = check_exchange(L);
+    if (sb_lua_forked(L, exchange))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_exchange_gone(exchange, mailbox);
+    return sb_lua_op_made(L, op);
+}
+
+static int request_close(lua_State *L)
+{
+    sb_exchange_abort(check_exchange(L));
+    return 0;
+}
+
+static const luaL_Reg request_methods[] = {
+    {"read", request_read},
+    {"answer", request_answer},
+    {"write", request_write},
+    {"finish", request_finish},
+    {"gone", request_gone},
+    {"close", request_close},
+    {NULL, NULL},
+};
+static const char *const request_plain[] = {"close", NULL};
+static const struct sb_lua_class request_class = {
+    &sb_exchange_type, "sandbar.NativeRequest", request_methods, request_plain, 4096, NULL};
+
+/* ---- opening ---- */
+
+/* Keeps this object mapped: lua_close unloads C libraries while the I/O thread still runs their
+ * code. */
+static void pin(void)
+{
+    Dl_info info;
+    if (dladdr((void *)&sb_api, &info) != 0 && info.dli_fname != NULL)
+        dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+__attribute__((visibility("default"))) int luaopen_sandbar_server(lua_State *L);
+int luaopen_sandbar_server(lua_State *L)
+{
+    static const luaL_Reg functions[] = {
+        {"listen", server_listen}, {"request", server_request}, {NULL, NULL}};
+    lua_getfield(L, LUA_REGISTRYINDEX, SB_API_KEY);
+    const struct sb_core_api *api = lua_touserdata(L, -1);
+    if (api == NULL)
+        return luaL_error(L, "sandbar.server needs sandbar.core in the same state");
+    if (api->version != SB_API_VERSION || api->size != sizeof *api)
+        return luaL_error(L, "sandbar.server and sandbar.core are of different builds");
+    sb_api = api;
+    pin();
+    sb_lua_register(L, &listener_class);
+    sb_lua_register(L, &request_class);
+    lua_newtable(L);
+    luaL_setfuncs(L, functions, 0);
+    return 1;
+}

@@ -1,0 +1,104 @@
+---@meta sandbar.server.http
+
+---@class sandbar.ServerOptions
+---@field address? string an IP address, or "localhost"; this or `path`
+---@field port? integer (default 0: any free one)
+---@field path? string of a unix socket that only this user may connect to; it goes with the listener
+---@field max_connections? integer (default 1024); more wait, idle ones go first
+---@field header_limit? integer bytes of a head (default and most 65536)
+---@field header_timeout? sandbar.Duration for a whole head (default 10)
+---@field idle_timeout? sandbar.Duration between two requests of a connection (default 60)
+---@field body_timeout? sandbar.Duration without a byte of a body that is read (default 30)
+---@field write_timeout? sandbar.Duration without the client taking a byte (default 30)
+
+--- What `require("sandbar.server.http").listen(options)` gives.
+---@class sandbar.ServerListener
+local ServerListener = {}
+
+--- Where it listens.
+---@return { address?: string, port?: integer, path?: string } where
+function ServerListener:address() end
+
+--- The next request of any client. Those of one connection come one after another.
+---@param timeout? sandbar.Timeout
+---@return sandbar.ServerRequest? request
+---@return sandbar.Error? err Closed after close()
+function ServerListener:accept(timeout) end
+
+--- No more connections and requests: what nobody has accepted is answered 503. What is being answered goes on.
+---@return true ok
+function ServerListener:close() end
+
+--- Waits until no connection is left.
+---@param timeout? sandbar.Timeout
+---@return true? ok
+---@return sandbar.Error? err
+function ServerListener:drain(timeout) end
+
+--- Closes it and cuts every connection at once.
+---@return true ok
+function ServerListener:cut() end
+
+--- A request. One that nobody answers is answered 500 when it is collected.
+---@class sandbar.ServerRequest
+---@field method string
+---@field target string path and query as they came
+---@field version string "1.1" or "1.0"
+---@field host? string
+---@field headers sandbar.Headers
+---@field length? integer of the body; absent when it comes in chunks
+---@field peer string "127.0.0.1:4711", "[::1]:4711" or "unix"
+---@field secure boolean whether it came by TLS
+local ServerRequest = {}
+
+--- A piece of the body, nil at its end.
+---@param n? integer|"a" at most so many bytes (default 65536); "a": all of it, at most 64 MiB
+---@param timeout? sandbar.Timeout
+---@return string? data
+---@return sandbar.Error? err Closed: the client went away inside of it; Protocol: it is none; Timeout
+function ServerRequest:read(n, timeout) end
+
+--- The whole body, "" when there is none.
+---@param max? integer (default 64 MiB)
+---@param timeout? sandbar.Timeout
+---@return string? data
+---@return sandbar.Error? err LimitExceeded: it is longer
+function ServerRequest:read_all(max, timeout) end
+
+--- The whole answer.
+---@param status integer 200 to 599
+---@param headers? table<string, sandbar.Value|sandbar.Value[]>|{ [1]: string, [2]: sandbar.Value }[] Connection only "close"
+---@param body? sandbar.Value (default "")
+---@return true? ok it is on its way
+---@return sandbar.Error? err InvalidArgument: nothing was sent; Closed: the client has gone away, or it was answered
+function ServerRequest:respond(status, headers, body) end
+
+--- Begins an answer whose body is written piece by piece: in chunks, or as long as its Content-Length says.
+---@param status integer
+---@param headers? table<string, sandbar.Value|sandbar.Value[]>|{ [1]: string, [2]: sandbar.Value }[]
+---@return true? ok
+---@return sandbar.Error? err
+function ServerRequest:begin(status, headers) end
+
+--- A piece of the body. Waits while 256 KiB wait for the client.
+---@param data sandbar.Value
+---@param timeout? sandbar.Timeout
+---@return true? ok
+---@return sandbar.Error? err Timeout: it is still on its way, or (after write_timeout) the connection was cut
+function ServerRequest:write(data, timeout) end
+
+--- The end of a body that was written piece by piece.
+---@return true? ok
+---@return sandbar.Error? err
+function ServerRequest:finish() end
+
+--- Cuts the connection, so that the client sees that something is missing. Nothing when it has been answered.
+---@return true ok
+function ServerRequest:abort() end
+
+--- Waits until the client has gone away, or has closed its side with nothing left to read (true), or the request has
+--- been answered (false).
+---@param timeout? sandbar.Timeout
+---@return boolean? gone
+---@return sandbar.Error? err
+function ServerRequest:gone(timeout) end

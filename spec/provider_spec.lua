@@ -336,6 +336,70 @@ local sandbar = require "sandbar"
     assert.is_true(sandbar.assert(sandboxes:explain {}).ok)
   end)
 
+  it("guessed what a table meant, and lost numbers on the way (B50)", function()
+    local function names(list)
+      return table.concat(list, " ")
+    end
+    -- Empty is empty: no labels, no variables, and nothing allowed.
+    local box = sandbar.assert(sandboxes:create { id = "tables", labels = {}, env = {}, network = { allow = {} } })
+    local info = sandbar.assert(box:info())
+    assert.same({}, info.labels)
+    assert.same({}, info.exposed or {})
+    assert.same({}, info.denied or {})
+    assert.is_true(info.network == "deny" or type(info.network) == "table" and next(info.network.allow) == nil)
+    -- What is not there is nil, never something that looks like null.
+    for _, answer in ipairs { info, sandbar.assert(sandboxes:list())[1], sandbar.assert(box:exec("true")),
+      sandbar.assert(box.files:stat("/etc")) } do
+      for key, value in pairs(answer) do
+        assert.is_true(type(value) ~= "userdata" and type(value) ~= "function", key)
+      end
+    end
+    assert.is_nil(info.cause)
+    assert.is_nil(info.kept)
+    assert.is_nil(sandbar.assert(box.files:stat("/etc")).target)
+    sandbar.assert(box:update_network { allow = { "one.example" } })
+    assert.equal("one.example", names(sandbar.assert(box:info()).network.allow))
+
+    for _, allow in ipairs { { "a.example", nil, "c.example" }, { [2] = "a.example" }, { x = "a.example" }, { { "a.example" } } } do
+      refused("InvalidArgument", "network", box:update_network { allow = allow })
+    end
+    -- What comes behind a hole was lost without a word: denied addresses, stages, commands, steps, headers.
+    refused("InvalidArgument", "hole", box:update_network { allow = {}, deny = { "10.0.0.0/8", nil, "192.0.2.0/24" } })
+    refused("InvalidArgument", "hole", box:exec { { "echo" }, nil, { "cat" } })
+    refused("InvalidArgument", "hole", box:port(3000):fetch { headers = { { "A", "1" }, nil, { "B", "2" } } })
+    refused("InvalidArgument", "hole", box:port(3000):fetch { headers = { A = { "1", nil, "2" } } })
+    for _, fn in ipairs {
+      function() return (sandboxes:create { prepare = { "true", nil, "false" } }) end,
+      function() return (sandboxes.templates:build { name = "x", steps = { { run = "true" }, nil, { run = "false" } } }) end,
+    } do
+      local ok, err = pcall(fn)
+      assert.is_false(ok)
+      assert.matches("provider_spec.lua:%d+: .*hole", err)
+    end
+    for what, labels in pairs { ["'n': string expected"] = { n = 1 }, ["'b': string expected"] = { b = true },
+      ["strings expected as keys"] = { "one" }, ["'deep': string expected"] = { deep = { "x" } } } do
+      local ok, err = pcall(function() local r = sandboxes:create { labels = labels } return r end)
+      assert.is_false(ok)
+      assert.is_truthy(err:find(what, 1, true), err)
+    end
+
+    -- Sizes, times and pids beyond what a float of 32 bits, or text of %g, would keep.
+    local r = sandbar.assert(box:exec("truncate -s 3221225473 big && touch -d '2026-01-02 03:04:05.123456789 UTC' big"))
+    assert.equal(0, r.exit_code, r.stderr)
+    local big = sandbar.assert(box.files:stat("big"))
+    assert.equal(3221225473, big.size)
+    assert.is_true(math.abs(big.mtime - 1767323045.123456789) < 1e-6, ("%.9f"):format(big.mtime))
+    assert.equal(3221225473, sandbar.assert(box.files:list("."))[1].size)
+    local n = 3 * 2 ^ 30
+    for _, c in ipairs(sandbar.assert(sandboxes:explain { limits = { memory = n } }).clauses) do
+      assert.is_true(c.clause ~= "limits.memory" or c.kind ~= "InvalidArgument", c.message)
+    end
+    local _, err = box:attach(4194304)
+    assert.equal("NotFound", err.kind)
+    sandbar.assert(box:destroy())
+    box:close()
+  end)
+
   it("names the method and the line when it is called on no provider", function()
     local ok, err = pcall(function()
       local list = sandboxes.list {}

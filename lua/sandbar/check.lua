@@ -234,6 +234,19 @@ function check.map(fname, index, option, map, types, level, said)
   end
 end
 
+--- Is something missing between the elements of a list? What comes after it would be lost without a word, and #
+--- may or may not count it.
+function check.holed(list)
+  local n, last = 0, 0
+  for key in pairs(list) do
+    if type(key) == "number" then
+      n = n + 1
+      last = math.max(last, key)
+    end
+  end
+  return n ~= last
+end
+
 --- Raises unless `list` is an array (no holes, no other keys) of `types`; returns it.
 function check.list(fname, index, list, types, level)
   level = (level or 1) + 1

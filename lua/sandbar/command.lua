@@ -144,6 +144,9 @@ local function stages_of(cmd, opts)
     local vector, err = check_vector(cmd, "cmd")
     return vector and { vector }, err
   end
+  if check.holed(cmd) then
+    return invalid("cmd", "cmd: the pipeline has a hole")
+  end
   local stages = {}
   for i, stage in ipairs(cmd) do
     local vector, err = check_vector(stage, "cmd: stage " .. i)

@@ -1,7 +1,6 @@
 -- Headers of HTTP: as they come (a list that is also indexed by name), and as they are given (to lines).
 
 local check = require "sandbar.check"
-local compat = require "sandbar.compat"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local iterator = require "sandbar.iterator"
@@ -104,17 +103,22 @@ function headers.lines(given)
       return nil, err
     end
   end
-  local count = #given
   for name in next, given do
     if type(name) == "string" then
       names[#names + 1] = name
-    elseif not compat.is_integer(name) or name < 1 or name > count then
+    elseif type(name) ~= "number" then
       return bad("headers are a list of pairs, or a table of names")
     end
+  end
+  if check.holed(given) then
+    return bad("the list of headers has a hole")
   end
   table.sort(names) -- one program, one request
   for _, name in ipairs(names) do
     local value = rawget(given, name)
+    if type(value) == "table" and check.holed(value) then
+      return bad(("header '%s': the list of its values has a hole"):format(name))
+    end
     for _, one in ipairs(type(value) == "table" and value or { value }) do
       local ok, err = add_line(lines, name, one)
       if not ok then

@@ -53,6 +53,9 @@ function launch.shape(fname, what, level)
   if type(what) ~= "table" then
     return
   end
+  if check.holed(what) then
+    check.fail(fname, 1, "option 'prepare': the list has a hole", level + 1)
+  end
   for i, cmd in ipairs(what) do
     if type(cmd) ~= "string" and type(cmd) ~= "table" then
       check.fail(fname, 1, ("option 'prepare': element %d: string or table expected, got %s"):format(i,

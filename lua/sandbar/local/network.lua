@@ -2,6 +2,7 @@
 -- docs/internals/network.md.
 
 local audit = require "sandbar.audit"
+local check = require "sandbar.check"
 local core = require "sandbar.core"
 local lazy = require "sandbar.lazy"
 local values = require "sandbar.local.values"
@@ -34,6 +35,9 @@ local function entries(list, said, names)
       return invalid("network", ("%s: %q is neither %san address nor a CIDR"):format(said, value,
         names and "a host name, " or ""))
     end
+  end
+  if check.holed(list) then
+    return invalid("network", said .. ": the list has a hole")
   end
   for i, value in ipairs(list) do
     out[i] = value

@@ -63,9 +63,12 @@ function steps.shape(fname, list)
     end
   end
   for key in pairs(list) do
-    if type(key) ~= "number" or key < 1 or key > #list then
-      check.fail(fname, 1, ("option 'steps': the list has a hole or a key '%s'"):format(tostring(key)), 2)
+    if type(key) ~= "number" then
+      check.fail(fname, 1, ("option 'steps': the list has a key '%s'"):format(tostring(key)), 2)
     end
+  end
+  if check.holed(list) then
+    check.fail(fname, 1, "option 'steps': the list has a hole", 2)
   end
 end
 

@@ -6,8 +6,8 @@
 -- A request: method ("GET"), path ("/", raw, with its query), headers, body (string, secret, function that
 -- gives piece after piece and then nil, or anything with :read), wait (seconds during which a refused
 -- connection is tried again, with pauses of 5 to 50 ms), stream (a body to read instead of a string),
--- max_body (64 MiB). headers: { name = value or { values } }, { { name, value }, … } in order, or both; values
--- are strings, numbers, secrets.
+-- max_body (64 MiB), repeatable (it may be sent twice, whatever its method). headers: { name = value or { values } },
+-- { { name, value }, … } in order, or both; values are strings, numbers, secrets.
 -- An answer: status, reason, headers (see http.headers), body. Redirects are answers.
 
 local check = require "sandbar.check"
@@ -81,13 +81,45 @@ function http.port(options)
   return native.port(options.port, options.engine, options.id)
 end
 
---- An origin on the network ({ url = "https://api.example.com" }) that takes the same requests.
+local CLIENT = {
+  url = "!string", proxy = "secret", ca_file = "string", connect_timeout = "duration", http2 = "boolean",
+}
+local PROXIES = { http = true, https = true, socks5 = true, socks5h = true }
+
+--- An origin on the network ({ url = "https://api.example.com" }) that takes the same requests. proxy: the URL of one,
+--- through which everything goes in a tunnel; ca_file: the only certificates trusted, in PEM; connect_timeout: of name,
+--- proxy, connection and TLS (5 minutes); http2: over TLS, where it is offered (true).
 function http.client(options)
-  check.options("client", 1, options, { url = "!string" })
-  if not options.url:find("^https?://[^/?#%s]+/?$") then
+  check.options("client", 1, options, CLIENT)
+  if not options.url:find("^https?://[^/?#%s@]+/?$") then
     return bad("an origin is http:// or https://, a host, perhaps a port")
   end
-  return native.origin((options.url:gsub("/$", "")))
+  local proxy = options.proxy
+  if type(proxy) == "string" then
+    if not PROXIES[proxy:match("^(%w+)://[^%s%z]+$")] then
+      return bad("proxy: http://, https://, socks5:// or socks5h://, a host, perhaps a port")
+    end
+    proxy = core.secret(proxy) -- it may have a password
+  end
+  if options.ca_file and options.ca_file:find("%z") then
+    return bad("ca_file contains a zero byte")
+  end
+  local limit, err = duration.parse(options.connect_timeout or 0, "connect_timeout")
+  if not limit then
+    return nil, err
+  end
+  return native.origin((options.url:gsub("/$", "")), proxy, options.ca_file, limit, options.http2 ~= false)
+end
+
+--- What deletes a thing by HTTP on every path out: the recipe, and the release that is to be made of it. `lines` are
+--- the headers of its requests. Made before the thing is; recipe:bind(target) when it is known by name. Until then
+--- `find` (a target) is asked, and what has `key` in the answer is deleted below `prefix`.
+function http.recipe(port, fields)
+  local lines, err = headers.lines(fields.headers)
+  if not lines then
+    return nil, err
+  end
+  return native.recipe(port, fields.is_key, fields.id, lines, fields.find, fields.key, fields.prefix, fields.suffix)
 end
 
 --- Starts a request: its operation, and what the body is written to when it comes in pieces. nil and an error
@@ -120,7 +152,7 @@ function http.fetch(port, request)
     upload = native.upload()
   end
   return port:fetch(request.method or "GET", request.path or "/", lines, upload or body, request.stream, max_body,
-    patience), upload
+    patience, request.repeatable), upload
 end
 
 --- The answer of an operation that has ended, nil when it has failed.

@@ -6,6 +6,7 @@
 
 #include "http/core.h"
 #include "http/fetch.h"
+#include "http/origin.h"
 #include "runtime/large.h"
 
 #define HEAD_MOST (1u << 20)    /* of an answer's head, and of its trailers */
@@ -19,10 +20,25 @@ static void head_broken(struct sb_error *err, int safe, const char *how)
     sb_fail(err, safe ? SB_ERR_PROTOCOL : SB_ERR_OUTCOME_UNKNOWN, "the answer's head %s", how);
 }
 
+static void not_reached(const struct sb_fetch *fetch, const char *why, struct sb_error *err)
+{
+    sb_fail(err, SB_ERR_UNAVAILABLE, "%s cannot be reached: %s", fetch->user.port->url, why);
+}
+
+/* Of an origin it is known: libcurl tells just before it sends. */
+static int never_sent(const struct sb_fetch *fetch)
+{
+#if LIBCURL_VERSION_NUM >= 0x075000
+    return fetch->user.port->origin != NULL && fetch->requests == 0;
+#else
+    return 0;
+#endif
+}
+
 /* What a broken transfer means. */
 void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *err)
 {
-    long sys = 0, heads = 0;
+    long sys = 0, heads = 0, connect = 0;
     curl_off_t answered = 0;
     int safe = fetch->request.idempotent;
     curl_easy_getinfo(fetch->transfer.easy, CURLINFO_OS_ERRNO, &sys);
@@ -33,7 +49,10 @@ void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *
     }
     switch (code) {
     case CURLE_COULDNT_CONNECT:
-        if (sys == 0 || sb_dial_refused((int)sys))
+        if (fetch->user.port->origin != NULL) {
+            not_reached(fetch, sys != 0 ? strerrordesc_np((int)sys) : "nobody answers", err);
+            err->sys = (int)sys;
+        } else if (sys == 0 || sb_dial_refused((int)sys))
             sb_dial_refusal(err, fetch->user.port->number);
         else
             sb_fail_errno(err, (int)sys, "connect", "cannot connect");
@@ -45,11 +64,18 @@ void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *
         else
             head_broken(err, safe, "is too long");
         return;
+    case CURLE_SSL_CACERT_BADFILE:
+        sb_fail(err, SB_ERR_INVALID_ARGUMENT, "the file of trusted certificates cannot be read");
+        return;
     case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_COULDNT_RESOLVE_PROXY:
     case CURLE_OPERATION_TIMEDOUT:
     case CURLE_SSL_CONNECT_ERROR:
     case CURLE_PEER_FAILED_VERIFICATION:
-        sb_fail(err, SB_ERR_UNAVAILABLE, "%s", curl_easy_strerror(code));
+        if (fetch->user.port->origin != NULL)
+            not_reached(fetch, curl_easy_strerror(code), err);
+        else
+            sb_fail(err, SB_ERR_UNAVAILABLE, "%s", curl_easy_strerror(code));
         return;
     case CURLE_UNSUPPORTED_PROTOCOL: /* what it takes an answer without a status line for */
     case CURLE_WEIRD_SERVER_REPLY:
@@ -59,7 +85,14 @@ void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *
     default:
         break;
     }
-    if (fetch->head_done) {
+    if (never_sent(fetch)) {
+        curl_easy_getinfo(fetch->transfer.easy, CURLINFO_HTTP_CONNECTCODE, &connect);
+        if (connect != 0 && connect / 100 != 2)
+            sb_fail(err, connect == 407 ? SB_ERR_UNAUTHENTICATED : SB_ERR_UNAVAILABLE,
+                    "the proxy answers %ld", connect);
+        else
+            not_reached(fetch, curl_easy_strerror(code), err);
+    } else if (fetch->head_done) {
         sb_fail(err, safe ? SB_ERR_PROTOCOL : SB_ERR_OUTCOME_UNKNOWN,
                 "the answer's body was cut short");
     } else if (fetch->head_len > 0) {
@@ -171,11 +204,14 @@ static int on_head(struct sb_fetch *fetch)
     }
     fetch->head_done = 1;
     sb_timer_clear(&fetch->probe);
+    fetch->status = status;
     struct sb_op *op = fetch->op;
-    struct sb_result *result = sb_op_result(op);
-    result->number = (double)status;
-    result->has_number = 1;
-    if (!fetch->stream) {
+    struct sb_result *result = op != NULL ? sb_op_result(op) : NULL;
+    if (result != NULL) {
+        result->number = (double)status;
+        result->has_number = 1;
+    }
+    if (!fetch->stream || result == NULL) {
         curl_off_t expected = -1;
         curl_easy_getinfo(fetch->transfer.easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &expected);
         if (!fetch->request.head && expected > 0 && expected <= EXPECT_MOST &&
@@ -344,6 +380,8 @@ static int set_common(CURL *easy, const struct sb_port *port)
         curl_easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, on_sockopt);
         sb_multi_keep_watches(port->multi, easy);
     }
+    if (port->origin != NULL && sb_origin_set(easy, port->origin) < 0)
+        return -1;
     return rc == CURLE_OK ? 0 : -1;
 }
 
@@ -369,8 +407,11 @@ static int set_own(CURL *easy, struct sb_fetch *fetch)
 static int set_others(CURL *easy, struct sb_fetch *fetch)
 {
     const struct sb_prepared *request = &fetch->request;
-    if (!sb_fetch_repeatable(fetch) || fetch->dialled)
+    if (!sb_fetch_repeatable(fetch) || fetch->dialled) {
         curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
+        if (fetch->user.port->origin != NULL) /* each would leave one more behind */
+            curl_easy_setopt(easy, CURLOPT_FORBID_REUSE, 1L);
+    }
     if (request->head) {
         curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
     } else if (request->sends) {

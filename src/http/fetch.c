@@ -33,6 +33,9 @@ static void end(struct sb_fetch *fetch, const struct sb_error *err)
 {
     struct sb_op *op = fetch->op;
     struct sb_queue *queue = fetch->queue;
+    sb_told_fn *told = fetch->told;
+    void *told_arg = fetch->told_arg;
+    struct sb_answered answered = {err, fetch->status, NULL, fetch->body_len};
     sb_exchange_leave(fetch, err == NULL);
     sb_timer_clear(&fetch->probe);
     if (fetch->dial != NULL)
@@ -63,11 +66,16 @@ static void end(struct sb_fetch *fetch, const struct sb_error *err)
         fetch->head = NULL;
         fetch->body = NULL;
     }
+    unsigned char *body = fetch->body;
+    if (told == NULL) {
+        free(body);
+        body = NULL;
+    }
     free(fetch->head);
-    free(fetch->body);
     fetch->head = NULL;
     fetch->body = NULL;
     fetch->op = NULL;
+    fetch->told = NULL;
     fetch->queue = NULL;
     if (fetch->asking)
         fetch->dead = 1;
@@ -75,6 +83,11 @@ static void end(struct sb_fetch *fetch, const struct sb_error *err)
         free(fetch);
     if (queue != NULL)
         sb_queue_end(queue, err);
+    if (told != NULL) {
+        answered.body = body;
+        told(told_arg, &answered);
+        free(body);
+    }
     if (op == NULL)
         return;
     if (err != NULL)
@@ -261,11 +274,12 @@ static void on_start(void *arg)
     struct sb_fetch *fetch = arg;
     struct sb_port *port = fetch->port;
     fetch->port = NULL;
-    sb_op_set_cancel(fetch->op, on_cancel, fetch);
+    if (fetch->op != NULL)
+        sb_op_set_cancel(fetch->op, on_cancel, fetch);
     if (fetch->upload != NULL)
         sb_upload_attach(fetch->upload, sb_exchange_writable, fetch);
-    if (sb_op_asked(fetch->op) != SB_OK)
-        sb_fetch_fail(fetch, SB_ERR_CANCELLED, "cancelled");
+    if (fetch->given_up || (fetch->op != NULL && sb_op_asked(fetch->op) != SB_OK))
+        sb_fetch_fail(fetch, fetch->given_up ? SB_ERR_TIMEOUT : SB_ERR_CANCELLED, "cancelled");
     else if (sb_port_join(port, &fetch->user, on_closed) < 0)
         sb_fetch_fail(fetch, SB_ERR_CLOSED, "the port is closed");
     else
@@ -318,4 +332,29 @@ struct sb_op *sb_fetch(struct sb_port *port, struct sb_mailbox *mailbox,
         return sb_http_refuse(op, &err);
     }
     return op;
+}
+
+struct sb_fetch *sb_fetch_told(struct sb_port *port, const struct sb_request *request,
+                               sb_told_fn *told, void *arg, struct sb_error *err)
+{
+    struct sb_fetch *fetch = calloc(1, sizeof *fetch);
+    if (fetch == NULL) {
+        sb_fail(err, SB_ERR_INTERNAL, "out of memory");
+        return NULL;
+    }
+    fetch->told = told;
+    fetch->told_arg = arg;
+    if (start(fetch, port, request, err) < 0) {
+        free(fetch);
+        return NULL;
+    }
+    return fetch;
+}
+
+void sb_fetch_give_up(struct sb_fetch *fetch)
+{
+    if (fetch->port != NULL) /* not begun */
+        fetch->given_up = 1;
+    else
+        sb_fetch_fail(fetch, SB_ERR_TIMEOUT, "no answer in time");
 }

@@ -6,11 +6,24 @@
 #include "http/port.h"
 #include "http/request.h"
 
+/* What a request of the I/O thread's own came to: an answer, or an error. Valid during the call. */
+struct sb_answered {
+    const struct sb_error *error; /* NULL: there is an answer */
+    long status;
+    const unsigned char *body;
+    size_t body_len;
+};
+typedef void sb_told_fn(void *arg, const struct sb_answered *answer);
+
 struct sb_fetch {
     struct sb_transfer transfer; /* easy: NULL when not in libcurl's hands */
     struct sb_port_user user;
     struct sb_port *port; /* the starter's reference, until it has joined */
     struct sb_op *op;     /* NULL once completed */
+    sb_told_fn *told;     /* instead of `op`, with told_arg */
+    void *told_arg;
+    long status;
+    int given_up;
     struct sb_prepared request;
     size_t sent; /* of request.body */
     struct sb_upload *upload;
@@ -59,7 +72,14 @@ static inline int sb_fetch_repeatable(const struct sb_fetch *fetch)
 {
     return fetch->request.idempotent && fetch->upload == NULL;
 }
-/* fetch.c: ends it with an error, its connection closed. Not from inside one of libcurl's
+/* fetch.c */
+
+/* sb_fetch for the I/O thread itself: `told` runs once, later, and the fetch is gone then. NULL: it does not begin. */
+struct sb_fetch *sb_fetch_told(struct sb_port *port, const struct sb_request *request,
+                               sb_told_fn *told, void *arg, struct sb_error *err);
+/* Before `told` has run: it runs now or soon, with Timeout. */
+void sb_fetch_give_up(struct sb_fetch *fetch);
+/* Ends it with an error, its connection closed. Not from inside one of libcurl's
  * callbacks. */
 void sb_fetch_fail(struct sb_fetch *fetch, enum sb_err kind, const char *message);
 

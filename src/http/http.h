@@ -22,7 +22,14 @@ extern const struct sb_object_type sb_port_type;
 struct sb_port *sb_port_new(struct sb_place *place, uint16_t number, struct sb_error *err);
 /* An origin reached by its name ("https://api.example.com"), through the host's resolver and
  * network. */
-struct sb_port *sb_origin_new(const char *url, struct sb_error *err);
+struct sb_origin_options {
+    const char *url;
+    struct sb_slice proxy;    /* "http://[user:password@]host:port", https, socks5h; empty: none */
+    const char *ca_file;      /* the certificates trusted, in PEM; NULL: the machine's */
+    uint64_t connect_timeout; /* ns, name, proxy and TLS included; 0: five minutes */
+    int http2;                /* over TLS, where it is offered */
+};
+struct sb_port *sb_origin_new(const struct sb_origin_options *options, struct sb_error *err);
 /* Transfers and relays in flight end with Closed. Any thread. */
 void sb_port_close(struct sb_port *port);
 
@@ -39,6 +46,7 @@ struct sb_request {
     int stream;      /* complete at the head of the answer, with a body to read */
     size_t max_body; /* else: a longer body is LimitExceeded */
     uint64_t wait;   /* ns during which a refused connection is tried again */
+    int repeatable;  /* it may be sent twice whatever its method */
 };
 
 /* One request and its answer: number = status, bytes2 = the answer's head as it came ("HTTP/1.1

@@ -19,7 +19,8 @@ struct sb_transfer {
     void (*done)(struct sb_transfer *transfer, CURLcode code);
 };
 
-struct sb_multi *sb_multi_new(struct sb_error *err);
+/* `shares`: requests in flight may share a connection that can carry several. */
+struct sb_multi *sb_multi_new(int shares, struct sb_error *err);
 void sb_multi_free(struct sb_multi *multi); /* NULL is fine; nothing is added any more */
 
 /* For handles all of whose connections are closed through libcurl's close-socket callback, which is set

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "http/core.h"
+#include "http/origin.h"
 #include "http/request.h"
 
 #define SURE 1000000000u    /* ns */
@@ -52,6 +53,7 @@ static void free_memory(struct sb_port *port)
     curl_slist_free_all(port->resolve);
     curl_slist_free_all(port->lines);
     curl_url_cleanup(port->address);
+    sb_origin_free(port->origin);
     free(port->url);
     free(port);
 }
@@ -176,12 +178,15 @@ struct sb_port *sb_port_new(struct sb_place *place, uint16_t number, struct sb_e
     return port;
 }
 
-struct sb_port *sb_origin_new(const char *url, struct sb_error *err)
+struct sb_port *sb_origin_new(const struct sb_origin_options *options, struct sb_error *err)
 {
     struct sb_port *port = new_port(err);
     if (port == NULL)
         return NULL;
-    if (set_address(port, strdup(url), err) < 0) {
+    port->origin = sb_origin_keep(options);
+    if (port->origin == NULL)
+        sb_fail_errno(err, ENOMEM, "memory", "out of memory");
+    if (port->origin == NULL || set_address(port, strdup(options->url), err) < 0) {
         free_memory(port);
         return NULL;
     }
@@ -236,7 +241,7 @@ void sb_port_leave(struct sb_port_user *user)
 int sb_port_multi(struct sb_port *port, struct sb_error *err)
 {
     if (port->multi == NULL)
-        port->multi = sb_multi_new(err);
+        port->multi = sb_multi_new(port->origin != NULL && sb_origin_shares(port->origin), err);
     return port->multi != NULL ? 0 : -SB_ERR_INTERNAL;
 }
 

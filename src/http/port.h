@@ -15,10 +15,11 @@ extern char sb_http_tmpdir[]; /* where sockets with a path are made; set at load
 
 struct sb_port {
     struct sb_object object;
-    uint16_t number;        /* 0: an origin */
-    struct sb_place *place; /* NULL: an origin */
-    char *url;              /* scheme and authority; the authority of a port is a name of its own */
-    CURLU *address;         /* the same, parsed once */
+    uint16_t number;          /* 0: an origin */
+    struct sb_place *place;   /* NULL: an origin */
+    struct sb_origin *origin; /* how that is reached; NULL: a port */
+    char *url;      /* scheme and authority; the authority of a port is a name of its own */
+    CURLU *address; /* the same, parsed once */
     struct curl_slist *lines;   /* the usual header lines */
     struct curl_slist *resolve; /* that name's two loopback addresses */
     /* [io] */

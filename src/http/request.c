@@ -154,6 +154,7 @@ static void judge(struct sb_prepared *out, const struct sb_request *request)
             strcmp(out->method, bodied[i]) == 0; /* an empty one: many servers want a length */
     for (size_t i = 0; i < sizeof idempotent / sizeof *idempotent; i++)
         out->idempotent |= strcmp(out->method, idempotent[i]) == 0;
+    out->idempotent |= request->repeatable;
     out->head = strcmp(out->method, "HEAD") == 0;
 }
 

@@ -13,6 +13,7 @@
 #include "../http/websocket.h"
 #include "../runtime/large.h"
 #include "base64.h"
+#include "http.h"
 #include "message.h"
 #include "websocket.h"
 
@@ -190,10 +191,29 @@ static int new_port(lua_State *L)
     return push_made(L, port, &err);
 }
 
+/* The string or secret at `arg`, if there is one. */
+static struct sb_slice opt_slice(lua_State *L, int arg)
+{
+    struct sb_slice slice = {NULL, 0};
+    if (lua_isnoneornil(L, arg))
+        return slice;
+    slice.data = sb_lua_check_bytes(L, arg, &slice.len);
+    luaL_argcheck(L, memchr(slice.data, '\0', slice.len) == NULL, arg, "zero byte");
+    return slice;
+}
+
+/* origin(url, proxy | nil, ca_file | nil, connect_timeout, http2) */
 static int new_origin(lua_State *L)
 {
     struct sb_error err = {SB_OK};
-    return push_made(L, sb_origin_new(luaL_checkstring(L, 1), &err), &err);
+    struct sb_origin_options options = {
+        .url = luaL_checkstring(L, 1),
+        .proxy = opt_slice(L, 2),
+        .ca_file = luaL_optstring(L, 3, NULL),
+        .connect_timeout = check_ns(L, 4),
+        .http2 = lua_toboolean(L, 5),
+    };
+    return push_made(L, sb_origin_new(&options, &err), &err);
 }
 
 static struct sb_slice check_slice(lua_State *L, int arg)
@@ -203,8 +223,7 @@ static struct sb_slice check_slice(lua_State *L, int arg)
     return slice;
 }
 
-/* The lines stay where they are: in the table, which nobody changes meanwhile. */
-static const struct sb_slice *check_lines(lua_State *L, int arg, size_t *count)
+const struct sb_slice *sb_lua_check_lines(lua_State *L, int arg, size_t *count)
 {
     luaL_checktype(L, arg, LUA_TTABLE);
     size_t n = lua_rawlen(L, arg);
@@ -293,7 +312,7 @@ static int port_ask(lua_State *L)
     return sb_lua_op_made(L, op);
 }
 
-/* port:fetch(method, target, lines, body | upload | nil, stream, max_body, wait) -> op */
+/* port:fetch(method, target, lines, body | upload | nil, stream, max_body, wait, repeatable) -> op */
 static int port_fetch(lua_State *L)
 {
     struct sb_port *port = sb_lua_check_object(L, 1, &sb_port_type);
@@ -310,8 +329,9 @@ static int port_fetch(lua_State *L)
     luaL_argcheck(L, most >= 0, 7, "negative or not a number");
     request.max_body = most < 9e15 ? (size_t)most : SIZE_MAX;
     request.wait = check_ns(L, 8);
-    lua_settop(L, 8);
-    request.headers = check_lines(L, 4, &request.header_count);
+    request.repeatable = lua_toboolean(L, 9);
+    lua_settop(L, 9);
+    request.headers = sb_lua_check_lines(L, 4, &request.header_count);
     struct sb_mailbox *mailbox = sb_lua_mailbox(L);
     struct sb_op **op = sb_lua_new_op(L);
     *op = sb_fetch(port, mailbox, &request);
@@ -342,7 +362,7 @@ static int port_websocket(lua_State *L)
     request.max_message = most < 9e15 ? (size_t)most : SIZE_MAX;
     request.wait = check_ns(L, 5);
     lua_settop(L, 5);
-    request.headers = check_lines(L, 3, &request.header_count);
+    request.headers = sb_lua_check_lines(L, 3, &request.header_count);
     struct sb_mailbox *mailbox = sb_lua_mailbox(L);
     struct sb_op **op = sb_lua_new_op(L);
     *op = sb_websocket_open(port, mailbox, &request);
@@ -564,6 +584,7 @@ int luaopen_sandbar_http(lua_State *L)
     sb_lua_register(L, &upload_class);
     lua_newtable(L);
     luaL_setfuncs(L, functions, 0);
+    sb_lua_open_recipe(L);
     sb_lua_open_websocket(L);
     sb_lua_open_message(L);
     sb_lua_open_base64(L);

@@ -1,4 +1,5 @@
 /* core.secret: userdata with no way back to the bytes from Lua, and core.redact. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "../runtime/secret.h"
@@ -67,6 +68,44 @@ static int secret_prefixed(lua_State *L)
     const char *data = sb_secret_data(secret, &len);
     struct lua_secret *s = new_slot(L);
     s->secret = sb_secret_join(prefix, prefix_len, data, len);
+    return s->secret != NULL ? 1 : luaL_error(L, "not enough memory");
+}
+
+/* How long a byte is inside a string of JSON. */
+static size_t json_len(unsigned char c)
+{
+    return c == '"' || c == '\\' ? 2 : c < 0x20 ? 6 : 1;
+}
+
+/* The secret as a string of JSON, quotes included. */
+static int secret_json(lua_State *L)
+{
+    size_t len, n = 2;
+    struct sb_secret *secret = to_secret(L, 1);
+    if (secret == NULL)
+        return sb_lua_typeerror(L, 1, "secret");
+    const char *data = sb_secret_data(secret, &len);
+    for (size_t i = 0; i < len; i++)
+        n += json_len((unsigned char)data[i]);
+    struct lua_secret *s = new_slot(L);
+    char *text = malloc(n + 1), *at = text;
+    if (text == NULL)
+        return luaL_error(L, "not enough memory");
+    *at++ = '"';
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)data[i];
+        if (json_len(c) == 6) {
+            at += snprintf(at, 7, "\\u%04x", c);
+            continue;
+        }
+        if (json_len(c) == 2)
+            *at++ = '\\';
+        *at++ = (char)c;
+    }
+    *at = '"';
+    s->secret = sb_secret_new(text, n);
+    explicit_bzero(text, n);
+    free(text);
     return s->secret != NULL ? 1 : luaL_error(L, "not enough memory");
 }
 
@@ -143,7 +182,8 @@ void sb_lua_open_secret(lua_State *L)
         {"__len", secret_len},
         {NULL, NULL},
     };
-    static const luaL_Reg methods[] = {{"prefixed", secret_prefixed}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {
+        {"prefixed", secret_prefixed}, {"json", secret_json}, {NULL, NULL}};
     static const luaL_Reg functions[] = {
         {"secret", secret_new}, {"is_secret", is_secret}, {"redact", redact}, {NULL, NULL}};
     sb_lua_new_metatable(L, NAME, meta, methods);

@@ -1,0 +1,33 @@
+/* A release that is an HTTP request: a thing on the other side is deleted by the I/O thread, on every path out, when no
+ * Lua runs any more.
+ *
+ * A recipe is made before the thing is asked for, so that there is no moment at which it exists without a release.
+ * Until it is bound to a target it looks the thing up: `find` is asked for, and what has `key` in the JSON that comes
+ * is deleted below `prefix`. Nothing found is no success: the thing may be on its way. */
+#ifndef SB_HTTP_RECIPE_H
+#define SB_HTTP_RECIPE_H
+
+#include "http/http.h"
+#include "runtime/release.h"
+
+struct sb_recipe_options {
+    const char *id;                 /* for reports */
+    int is_key;                     /* what is deleted is an API key; 0: a sandbox */
+    const struct sb_slice *headers; /* "Name: value" lines of every request */
+    size_t header_count;
+    const char *find;   /* GET target, NULL: there is nothing to look for before it is bound */
+    const char *key;    /* "sandboxID" */
+    const char *prefix; /* "/sandboxes/" */
+    const char *suffix; /* behind the value of `key`, "" */
+};
+
+struct sb_recipe;
+extern const struct sb_object_type sb_recipe_type;
+
+/* Copies; references the port. *release gets a reference of the release. */
+struct sb_recipe *sb_recipe_new(struct sb_port *port, const struct sb_recipe_options *options,
+                                struct sb_release **release, struct sb_error *err);
+/* From now on DELETE `target` is all there is to do. Any thread, once; 0 or -1: out of memory. */
+int sb_recipe_bind(struct sb_recipe *recipe, const char *target);
+
+#endif

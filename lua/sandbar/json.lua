@@ -23,7 +23,7 @@ local function fail(at, why)
 end
 
 local function skip(text, at)
-  return text:match("^[ \t\r\n]*()", at)
+  return text:match("^[ \t\r\n]*()", at) or at -- behind the end nothing matches
 end
 
 local function utf8_of(code)

@@ -112,6 +112,9 @@ end
 
 -- The policy as a spec has it.
 local function network_of(fields)
+  if not fields.network and fields.provider_id then -- it was not told
+    return nil
+  end
   if fields.network ~= "rules" then
     return fields.network or "deny"
   end
@@ -165,7 +168,7 @@ function record.sandbox(fields)
   local state = first(fields.state) or "failed"
   return {
     id = fields.id,
-    provider_id = fields.id,
+    provider_id = fields.provider_id or fields.id,
     state = state,
     kept = kept ~= "" and kept or nil,
     labels = record.labels(fields.label),

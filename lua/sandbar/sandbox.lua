@@ -276,13 +276,13 @@ function methods:fork(n, opts)
     return nil, timeout
   end
   local to = state._link
-  local made, err = snapshots.copies(to.driver, state.id, n or 1, state.owned, timeout)
+  local made, err = (to.driver.copies or snapshots.copies)(to.driver, state.id, n or 1, state.owned, timeout)
   if not made then
     return nil, to:heard(err)
   end
   local out = {}
   for i, r in ipairs(made) do
-    out[i], err = sandbox.new(r, { driver = to.driver, scope = state.owned and to.scope or nil })
+    out[i], err = sandbox.new(r, { driver = r.driver or to.driver, scope = state.owned and to.scope or nil })
     if not out[i] then
       return nil, err
     end
@@ -368,7 +368,7 @@ end
 -- `r` is the driver's answer to create, connect or resume: fields, object, release. `opts`: driver,
 -- scope. A release means that the sandbox ends with the scope or, without one, the handle.
 function sandbox.new(r, opts)
-  local to = link.new {
+  local to = (opts.driver.link or link.new) {
     id = r.fields.id,
     driver = opts.driver,
     box = r.object,
@@ -378,7 +378,7 @@ function sandbox.new(r, opts)
   }
   local state = {
     id = r.fields.id,
-    provider_id = r.fields.id,
+    provider_id = r.fields.provider_id or r.fields.id,
     _link = to,
     _release = r.release,
     _finalize = function(handle)

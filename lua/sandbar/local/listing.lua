@@ -74,4 +74,19 @@ function listing.each(driver, opts, op, timeout, deadline)
   end, it)
 end
 
+--- What an iterator still has, up to `limit`, as an array; nil and an error.
+function listing.take(it, limit)
+  local out = {}
+  while #out < (limit or math.huge) do
+    local info, err = it:next()
+    if err then
+      return nil, err
+    elseif not info then
+      break
+    end
+    out[#out + 1] = info
+  end
+  return out
+end
+
 return listing

@@ -285,18 +285,7 @@ function methods:list(opts)
   if not it then
     return nil, err
   end
-  local out = {}
-  while #out < (opts.limit or math.huge) do
-    local info, why = it:next()
-    if why then
-      return nil, why
-    end
-    if not info then
-      break
-    end
-    out[#out + 1] = info
-  end
-  return out
+  return listing.take(it, opts.limit)
 end
 
 -- `fn(driver, timeout)` about one id, for the methods that call this: never as a tail call, which would hide who

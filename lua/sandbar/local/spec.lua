@@ -35,7 +35,7 @@ spec.SCHEMA = {
   providers = "table",
 }
 
--- What providers["local"] may say: anything but providers again.
+-- What providers[name] may say: anything but providers again.
 local OWN_SCHEMA = {}
 for key, types in pairs(spec.SCHEMA) do
   OWN_SCHEMA[key] = key ~= "providers" and types or nil
@@ -268,11 +268,11 @@ end
 local DEEP = { labels = true, env = true, limits = true }
 
 -- The spec as it counts: the provider's defaults below it, what it says for this provider above it.
--- Labels, env and limits are merged key by key. A new table.
-function spec.merge(defaults, given)
+-- Labels, env and limits are merged key by key. A new table. `provider`: whose, "local" unless said.
+function spec.merge(defaults, given, provider)
   local merged = {}
   for _, layer in ipairs { defaults, given } do
-    local own = layer.providers and layer.providers["local"] or {}
+    local own = layer.providers and layer.providers[provider or "local"] or {}
     for _, part in ipairs { layer, own } do
       for key, value in pairs(part) do
         if DEEP[key] then
@@ -287,10 +287,10 @@ function spec.merge(defaults, given)
 end
 
 -- Raises for what no spec may look like, at the level of the caller of the method that calls this.
-function spec.shape(fname, index, given, level)
+function spec.shape(fname, index, given, level, provider)
   level = level or 2
   given = check.options(fname, index, given, spec.SCHEMA, level)
-  local own = given.providers and given.providers["local"]
+  local own = given.providers and given.providers[provider or "local"]
   check.map(fname, index, "providers", given.providers, "table", level)
   for _, part in ipairs { given, own } do
     if part == own then

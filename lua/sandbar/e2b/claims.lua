@@ -1,0 +1,28 @@
+-- What the provider claims by itself: what its protocol does, whoever runs the machines. What the machines isolate is
+-- the host's to attest (open { capabilities }); what is not named is false.
+
+local capabilities = require "sandbar.capabilities"
+
+local claims = {}
+
+local OURS = {
+  workspace_coherent = true,
+  filesystem_isolated = true,
+  process_isolated = true,
+  pause_memory = true,
+  pause_disk = true,
+  memory_survives_reboot = true,
+  survives_service_stop = true,
+  snapshot = true,
+  fork = true,
+  public_url = true,
+  setuid = true,
+  name_rules = true,
+}
+
+--- A new table, complete.
+function claims.all()
+  return capabilities.complete(OURS)
+end
+
+return claims

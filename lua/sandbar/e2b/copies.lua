@@ -1,0 +1,101 @@
+-- fork(n): a snapshot, creates from it with identities of their own, and no snapshot left. (The vendor's own fork
+-- copies the identity, too, which then two sandboxes have.)
+
+local audit = require "sandbar.audit"
+local body = require "sandbar.e2b.body"
+local client_of = require "sandbar.e2b.client"
+local core = require "sandbar.core"
+local errors = require "sandbar.errors"
+local link = require "sandbar.link"
+local record = require "sandbar.record"
+local task = require "sandbar.task"
+
+local copies = {}
+
+local MOST, UNDO = 1000, 15
+local LIFETIME = 3600
+
+-- The policy as the vendor has it, for a create. Values of headers come back only where the vendor tells them.
+local function network_of(detail)
+  local network = client_of.given(detail.network)
+  local out, internet = {}, client_of.given(detail.allowInternetAccess)
+  if type(network) ~= "table" then
+    return out, internet
+  end
+  for _, name in ipairs { "allowOut", "denyOut" } do
+    local list = client_of.given(network[name])
+    out[name] = list and body.list(list)
+  end
+  out.rules = client_of.given(network.rules)
+  for host, rules in pairs(out.rules or {}) do
+    out.rules[host] = body.list(rules)
+  end
+  out.allowPublicTraffic = client_of.given(network.allowPublicTraffic)
+  return out, internet
+end
+
+-- The plan of a copy: what the original has, but its identity.
+local function plan_of(r, snapshot, env)
+  local of, labels = r.fields, {}
+  for name, value in pairs(record.labels(of.label)) do
+    labels[name] = value
+  end
+  local network, internet = network_of(r.detail)
+  return {
+    id = core.uuid(), template = snapshot, snapshot = snapshot, labels = labels, label = of.label, env = env,
+    lifetime = math.ceil((of.lifetime_ms or LIFETIME * 1000) / 1000), on_expiry = of.on_expiry or "pause_disk",
+    auto_resume = of.auto_resume == 1, user = of.user, cwd = of.cwd, network = network, internet = internet,
+  }
+end
+
+local function undo(driver, made, snapshot)
+  task.shield(function()
+    for _, r in ipairs(made) do
+      r.driver:destroy(r.fields.id, UNDO)
+      r.release:cancel()
+    end
+    driver:delete_snapshot(snapshot, UNDO)
+  end)
+end
+
+--- The answers to `n` creates, or nil, an error and no copies.
+function copies.make(driver, id, n, owned, timeout)
+  local deadline = link.deadline(timeout)
+  if n % 1 ~= 0 or n < 1 or n > MOST then
+    return nil, errors.new { kind = "InvalidArgument", op = "fork", id = id,
+      message = ("the number of copies is a whole one from 1 to %d"):format(MOST) }
+  end
+  local r, err = driver:detail(id, timeout, "fork")
+  if not r then
+    return nil, err
+  end
+  local snapshot
+  snapshot, err = driver:snapshot(id, nil, true, link.left(deadline))
+  if not snapshot then
+    return nil, errors.from(err, "fork")
+  end
+  local made = {}
+  for i = 1, n do
+    local copy
+    copy, err = driver:create(plan_of(r, snapshot, driver.env), link.left(deadline),
+      owned and "create_scoped" or "create")
+    if not copy then
+      undo(driver, made, snapshot)
+      return nil, errors.from(link.told(err, timeout), "fork", { id = id })
+    end
+    made[i] = copy
+    audit.emit("acquire", { what = "sandbox", op = "fork", id = copy.fields.id, owned = owned })
+  end
+  task.shield(function()
+    driver:delete_snapshot(snapshot, UNDO)
+  end)
+  if not owned then
+    for _, copy in ipairs(made) do
+      copy.release:cancel()
+      copy.release = nil
+    end
+  end
+  return made
+end
+
+return copies

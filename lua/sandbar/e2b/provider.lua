@@ -1,0 +1,364 @@
+-- The E2B provider: sandboxes of a hosted vendor, over its own protocol. Checks and handles are here, what is asked of
+-- the vendor is in driver.lua. Credentials come from the program and from nowhere else.
+
+local audit = require "sandbar.audit"
+local capabilities = require "sandbar.capabilities"
+local check = require "sandbar.check"
+local claims = require "sandbar.e2b.claims"
+local client_of = require "sandbar.e2b.client"
+local core = require "sandbar.core"
+local driver = require "sandbar.e2b.driver"
+local errors = require "sandbar.errors"
+local iterator = require "sandbar.iterator"
+local lazy = require "sandbar.lazy"
+local link = require "sandbar.link"
+local listing = require "sandbar.local.listing"
+local local_spec = require "sandbar.local.spec"
+local own = require "sandbar.own"
+local record = require "sandbar.record"
+local sandbox = require "sandbar.sandbox"
+local spec = require "sandbar.e2b.spec"
+local values = require "sandbar.local.values"
+
+local keys, launch = lazy "sandbar.e2b.keys", lazy "sandbar.local.launch"
+local measuring, snapshots = lazy "sandbar.measuring", lazy "sandbar.e2b.snapshots"
+
+local provider = {}
+
+local class
+local methods = {}
+
+local function state_of(self)
+  return core.state(self, class)
+end
+
+local TIMEOUT, timeout_of = check.TIMEOUT, check.timeout
+
+-- Its state and the timeout of a call, or nil and why it can do nothing.
+local function ready(self, op, opts)
+  local state = state_of(self)
+  if state._closed then
+    return nil, errors.new { kind = "Closed", op = op, message = "the provider is closed" }
+  end
+  local timeout, err = timeout_of(opts, op)
+  if err then
+    return nil, err
+  end
+  return state, timeout
+end
+
+-- ---- creating ----
+
+local function claimed(state)
+  return state._attested or claims.all()
+end
+
+-- A refusal, told to the audit trail.
+local function refuse(err, op, id)
+  err = errors.from(err, op)
+  if audit.on() then
+    audit.emit("refuse", { what = "sandbox", op = op, id = id, kind = err.kind, clause = err.clause,
+      message = err.message })
+  end
+  return nil, err
+end
+
+local function allocate(self, op, given, opts, scope)
+  local state, timeout = ready(self, op, opts)
+  if not state then
+    return nil, timeout
+  end
+  local merged = spec.merge(state._defaults, given)
+  local scoped = op == "create_scoped"
+  local plan, err = spec.plan(merged, scoped)
+  if not plan then
+    return refuse(err, op, merged.id)
+  end
+  if merged.expect then
+    local ok, why = capabilities.check(merged.expect, claimed(state))
+    if not ok then
+      return refuse(why, op, plan.id)
+    end
+  end
+  local deadline = link.deadline(timeout)
+  local r
+  r, err = state._driver:create(plan, timeout, op)
+  if not r then
+    return refuse(link.told(err, timeout), op, plan.id)
+  end
+  audit.emit("acquire", { what = "sandbox", op = op, id = plan.id, owned = scoped })
+  if not scoped and not plan.prepare then
+    r.release:cancel() -- from here on it belongs to nobody
+    r.release = nil
+  end
+  local box
+  box, err = sandbox.new(r, { driver = r.driver, scope = scope })
+  if not box or not plan.prepare then
+    return box, err
+  end
+  local ok
+  ok, err = launch.run(r.driver, box, {
+    prepare = plan.prepare, policy = plan.policy ~= "allow" and plan.policy or nil, keep = not scoped,
+    timeout = timeout, deadline = deadline,
+  })
+  if not ok then
+    return refuse(link.told(err, timeout), op, plan.id)
+  end
+  return scoped and box or sandbox.disown(box)
+end
+
+function methods:create(given, opts)
+  given = local_spec.shape("create", 1, given, 2, "e2b")
+  opts = check.options("create", 2, opts, TIMEOUT)
+  return allocate(self, "create", given, opts)
+end
+
+function methods:create_scoped(given, scope, opts)
+  given = local_spec.shape("create_scoped", 1, given, 2, "e2b")
+  opts = check.options("create_scoped", 3, opts, TIMEOUT)
+  if scope ~= nil then
+    local ok, err = own.check("create_scoped", scope)
+    if not ok then
+      return nil, err
+    end
+  end
+  return allocate(self, "create_scoped", given, opts, scope)
+end
+
+function methods:explain(given)
+  given = local_spec.shape("explain", 1, given, 2, "e2b")
+  local state, bad = ready(self, "explain", {})
+  if not state then
+    return nil, bad
+  end
+  local merged = spec.merge(state._defaults, given)
+  local clauses, ok = spec.explain(merged)
+  for _, each in ipairs(capabilities.judge(merged.expect or {}, claimed(state))) do
+    local refusal = each.err
+    ok = ok and not refusal
+    clauses[#clauses + 1] = {
+      clause = each.clause, verdict = refusal and "refused" or "enforced", kind = refusal and refusal.kind,
+      message = refusal and refusal.message or "it is claimed, or attested by the host",
+    }
+  end
+  return { ok = ok, clauses = clauses }
+end
+
+-- ---- finding ----
+
+local CONNECT = { expect_labels = "table", resume = "boolean", lifetime = "duration", timeout = "timeout" }
+
+-- A running one gets more time if what it has is less; never is any taken away.
+local function extend(r, lifetime, timeout)
+  if r.fields.state[1] ~= "running" then
+    return nil, errors.new { kind = "NotRunning", op = "connect", id = r.fields.id,
+      message = ("sandbox %s is %s and has no lifetime to extend; resume = true wakes it"):format(r.fields.id,
+        r.fields.state[1]) }
+  end
+  local ends_at, err = r.driver:set_lifetime(r.fields.id, lifetime, timeout, true)
+  if not ends_at then
+    return nil, err
+  end
+  r.fields.ends_ms = ends_at * 1000
+  return r
+end
+
+function methods:connect(id, opts)
+  check.arg("connect", 1, id, "string")
+  opts = check.options("connect", 2, opts, CONNECT)
+  check.map("connect", 2, "expect_labels", opts.expect_labels, "string")
+  local state, timeout = ready(self, "connect", opts)
+  if not state then
+    return nil, timeout
+  end
+  local ok, err = values.check_id(id)
+  if ok and opts.lifetime ~= nil then
+    ok, err = values.check_lifetime(opts.lifetime)
+  end
+  if not ok then
+    return nil, errors.from(err, "connect")
+  end
+  local deadline = link.deadline(timeout)
+  local r
+  r, err = state._driver:connect(id, opts.expect_labels, timeout)
+  if r and opts.resume and r.fields.state[1] == "paused" then
+    r, err = r.driver:resume(id, opts.lifetime, link.left(deadline), opts.expect_labels)
+  elseif r and opts.lifetime ~= nil then
+    r, err = extend(r, opts.lifetime, link.left(deadline))
+  end
+  if not r then
+    return nil, errors.from(link.told(err, timeout), "connect")
+  end
+  return sandbox.new({ fields = r.fields }, { driver = r.driver })
+end
+
+local EACH = { labels = "table", state = "string|table", page_size = "integer", timeout = "timeout" }
+
+local function each(self, opts, op, whole)
+  local state, timeout = ready(self, op, opts)
+  if not state then
+    return nil, timeout
+  end
+  return listing.each(state._driver, opts, op, timeout, whole and link.deadline(timeout))
+end
+
+function methods:each(opts)
+  opts = check.options("each", 1, opts, EACH)
+  check.map("each", 1, "labels", opts.labels, "string")
+  local it, err, _, object = each(self, opts, "each")
+  if not it then
+    return iterator.failed(err)
+  end
+  return it, nil, nil, object
+end
+
+local LIST = { labels = EACH.labels, state = EACH.state, page_size = EACH.page_size, timeout = EACH.timeout,
+  limit = "integer" }
+
+function methods:list(opts)
+  opts = check.options("list", 1, opts, LIST)
+  check.map("list", 1, "labels", opts.labels, "string")
+  local it, err = each(self, opts, "list", true)
+  if not it then
+    return nil, err
+  end
+  return listing.take(it, opts.limit)
+end
+
+-- `fn(driver, timeout)` about one id, for the methods that call this: never as a tail call, which would hide who
+-- called them.
+local function about(self, op, id, opts, fn, schema)
+  check.arg(op, 1, id, "string", 2)
+  opts = check.options(op, 2, opts, schema or TIMEOUT, 2)
+  local state, timeout = ready(self, op, opts)
+  if not state then
+    return nil, timeout
+  end
+  local ok, err = values.check_id(id)
+  if not ok then
+    return nil, errors.from(err, op)
+  end
+  return fn(state._driver, timeout, opts)
+end
+
+function methods:info(id, opts)
+  local found, err = about(self, "info", id, opts, function(to, timeout)
+    local r, why = to:info(id, timeout)
+    if not r then
+      return nil, why
+    end
+    return record.sandbox(r.fields)
+  end)
+  return found, err
+end
+
+function methods:destroy(id, opts)
+  local ok, err = about(self, "destroy", id, opts, function(to, timeout)
+    local gone, why = to:destroy(id, timeout)
+    if gone then
+      audit.emit("release", { what = "sandbox", op = "destroy", id = id })
+    end
+    return gone, why
+  end)
+  return ok, err
+end
+
+local LOGS = { start = "number", limit = "integer", direction = "string", level = "string", search = "string",
+  timeout = "timeout" }
+
+--- What the vendor has logged of a sandbox: an array of { at, level, message, fields }, the latest first.
+function methods:logs(id, opts)
+  local lines, err = about(self, "logs", id, opts, function(to, timeout, given)
+    return to:logs(id, given, timeout)
+  end, LOGS)
+  return lines, err
+end
+
+-- ---- the rest ----
+
+function methods:capabilities(opts)
+  opts = check.options("capabilities", 1, opts, { measure = "userdata", timeout = "timeout" })
+  local state, timeout = ready(self, "capabilities", opts)
+  if not state then
+    return nil, timeout
+  end
+  local out = capabilities.complete(claimed(state))
+  if opts.measure then
+    local err
+    out.measured, err = measuring.all(opts.measure, link.deadline(timeout), timeout)
+    if not out.measured then
+      return nil, err
+    end
+  end
+  return out
+end
+
+-- Sandboxes live on, and so do handles.
+function methods:close()
+  state_of(self)._closed = true
+  return true
+end
+
+local function collection(name, module)
+  return function(state)
+    local kept = "_" .. name
+    state[kept] = state[kept] or module.new(state)
+    return state[kept]
+  end
+end
+
+class = core.class("Provider", methods, {
+  getters = {
+    keys = collection("keys", keys),
+    snapshots = collection("snapshots", snapshots),
+  },
+  tostring = function(state)
+    return ("sandbar.Provider e2b (%s)"):format(state._closed and "closed" or state._driver.client.origin)
+  end,
+})
+
+provider.OPTIONS = {
+  provider = "any",
+  journal = "string",
+  defaults = "table",
+  capabilities = "table",
+  api_key = "secret",
+  access_token = "secret",
+  team = "string",
+  api_url = "string",
+  domain = "string",
+  sandbox_url = "string",
+  request_timeout = "timeout",
+  headers = "table",
+  proxy = "secret",
+  ca_file = "string",
+  retries = "integer",
+  transport = "table|userdata",
+}
+
+-- `opts` as sandbar.open got them, checked against OPTIONS. `level`: how far out its caller is, from here.
+function provider.open(opts, level)
+  if opts.journal ~= nil then
+    return nil, errors.new { kind = "Unsupported", op = "open", clause = "journal",
+      message = "journal: there is none in this version; a killed program's sandboxes end with their lifetime" }
+  elseif opts.api_key == nil or opts.api_key == "" then
+    return nil, errors.new { kind = "InvalidArgument", op = "open", clause = "api_key",
+      message = "api_key: it is missing (no environment variable is read for it)" }
+  elseif (opts.access_token == nil) ~= (opts.team == nil) then
+    return nil, errors.new { kind = "InvalidArgument", op = "open", clause = "access_token",
+      message = "access_token and team: one does nothing without the other" }
+  end
+  check.map("open", 1, "headers", opts.headers, "secret", level)
+  local client, err = client_of.new(opts)
+  if not client then
+    return nil, errors.from(err, "open")
+  end
+  return core.handle(class, {
+    name = "e2b",
+    _driver = driver.new(client),
+    _defaults = opts.defaults and local_spec.shape("open", 1, opts.defaults, level + 1, "e2b") or {},
+    _attested = opts.capabilities and capabilities.complete(opts.capabilities),
+  })
+end
+
+return provider

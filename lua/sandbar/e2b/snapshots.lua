@@ -1,0 +1,93 @@
+-- Named images of sandboxes at the vendor: `provider.snapshots`. A snapshot is made by sandbox:snapshot(name).
+
+local address = require "sandbar.e2b.address"
+local check = require "sandbar.check"
+local errors = require "sandbar.errors"
+local link = require "sandbar.link"
+local spec = require "sandbar.e2b.spec"
+
+local snapshots = {}
+
+local TIMEOUT = check.TIMEOUT
+local PAGE = 100
+
+local Collection = {}
+Collection.__index = Collection
+
+local function ready(self, op, opts)
+  local provider = self._provider
+  if provider._closed then
+    return nil, errors.new { kind = "Closed", op = op, message = "the provider is closed" }
+  end
+  local timeout, err = check.timeout(opts, op)
+  if err then
+    return nil, err
+  end
+  return provider._driver, timeout
+end
+
+--- Every one of the account's: { name, names }.
+function Collection:list(opts)
+  opts = check.options("list", 1, opts, TIMEOUT)
+  local driver, timeout = ready(self, "list", opts)
+  if not driver then
+    return nil, timeout
+  end
+  local deadline, out, after = link.deadline(timeout), {}, nil
+  repeat
+    local page, answer = driver.client:call {
+      op = "list", method = "GET", path = "/snapshots", timeout = link.left(deadline), repeatable = true,
+      query = { { "limit", PAGE }, after and { "nextToken", after } or nil },
+    }
+    if not page then
+      return nil, link.told(answer, timeout)
+    end
+    for _, item in ipairs(page ~= true and page or {}) do
+      out[#out + 1] = { name = item.snapshotID, names = type(item.names) == "table" and item.names or {} }
+    end
+    local more = answer.headers["x-next-token"]
+    after = more ~= "" and more ~= after and more or nil
+  until not after
+  return out
+end
+
+--- True; of one that is not there, NotFound; of one that sandboxes stand on, Busy.
+function snapshots.delete(client, name, timeout, op)
+  local value, err = client:call {
+    op = op, method = "DELETE", path = "/templates/" .. address.escape(name), timeout = timeout, repeatable = true,
+  }
+  if value then
+    return true
+  elseif err.status == 400 and tostring(err.message):find("sandboxes", 1, true) then
+    return nil, errors.new { kind = "Busy", op = op, status = 400, message = err.message }
+  end
+  return nil, err
+end
+
+function Collection:delete(name, opts)
+  check.arg("delete", 1, name, "string")
+  opts = check.options("delete", 2, opts, TIMEOUT)
+  local driver, timeout = ready(self, "delete", opts)
+  if not driver then
+    return nil, timeout
+  end
+  local ok, err = spec.check_reference(name, "snapshot")
+  if not ok then
+    return nil, errors.from(err, "delete")
+  end
+  return snapshots.delete(driver.client, name, timeout, "delete")
+end
+
+function Collection:build()
+  return nil, errors.new {
+    kind = "Unsupported", op = "snapshots:build", clause = "snapshots",
+    message = "snapshots: they are taken, with sandbox:snapshot(name)",
+  }
+end
+
+-- `provider`: the provider's state.
+function snapshots.new(provider)
+  return setmetatable({ _provider = provider }, Collection)
+end
+
+return snapshots

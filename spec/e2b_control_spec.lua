@@ -1,0 +1,600 @@
+-- check: no user
+-- The E2B provider's control plane over real sockets: lives of sandboxes, identity, policy, images, keys. Row ids are
+-- those of docs/requirements.md, B and two digits those of known faults.
+
+local busted = require "busted"
+local helper = require "spec.helper"
+
+local core = require "sandbar.core"
+local planes = require "spec.support.control_plane"
+local sandbar = require "sandbar"
+
+local assert_ok = sandbar.assert
+
+describe("the control plane of E2B", function()
+  local plane, boxes
+
+  busted.setup(function()
+    plane = planes.start()
+    boxes = plane:open()
+  end)
+
+  helper.guard { growth = 24 }
+
+  busted.teardown(function()
+    boxes = nil
+    collectgarbage()
+    collectgarbage()
+    plane:stop()
+  end)
+
+  before_each(function()
+    plane:faults {}
+    for info in boxes:each() do
+      boxes:destroy(info.id)
+    end
+    plane:log()
+  end)
+
+  local function kind(expected, value, err)
+    assert.is_nil(value)
+    assert.equal(expected, err and err.kind, tostring(err))
+    return err
+  end
+
+  local function create(spec)
+    spec = spec or {}
+    spec.lifetime = spec.lifetime or 60
+    return assert_ok(boxes:create(spec))
+  end
+
+  describe("opening", function()
+    local open = require("sandbar.e2b.provider").open
+
+    it("A-03 A-09 P-12: needs a key from the program, and does nothing before it has one", function()
+      kind("InvalidArgument", open({ api_url = plane.url }, 1))
+      kind("InvalidArgument", open({ api_key = "" }, 1))
+      assert.equal(0, #plane:log())
+    end)
+
+    it("does no I/O", function()
+      assert(open({ api_key = "k", api_url = "http://127.0.0.1:1" }, 1))
+      kind("InvalidArgument", open({ api_key = "k", api_url = "ftp://x" }, 1))
+      kind("InvalidArgument", open({ api_key = "k", api_url = "http://user:pw@x" }, 1))
+      kind("InvalidArgument", open({ api_key = "k", domain = "a/b" }, 1))
+      kind("InvalidArgument", open({ api_key = "k", retries = -1 }, 1))
+      kind("InvalidArgument", open({ api_key = "k", team = "t" }, 1))
+      kind("Unsupported", open({ api_key = "k", journal = "/tmp/j" }, 1))
+    end)
+
+    it("is not to be had by sandbar.open yet", function()
+      kind("Unsupported", sandbar.open { provider = "e2b" })
+    end)
+  end)
+
+  describe("create", function()
+    it("A-10 A-105 B-13 B-14 P-18: says exactly what was asked for", function()
+      local box = create {
+        id = "exact", template = "base", lifetime = 90.2, on_expiry = "pause",
+        labels = { stack = "s", ["a b"] = "c&d=é" }, env = { A = "1" }, network = "allow",
+      }
+      local sent = plane:log()[2]
+      assert.equal("POST", sent.method)
+      assert.equal("/v2/sandboxes", sent.path)
+      assert.equal(planes.KEY, sent.headers["X-API-Key"])
+      local b = sent.body
+      assert.equal("base", b.templateID)
+      assert.equal(91, b.timeout)
+      assert.is_true(b.autoPause)
+      assert.is_true(b.autoPauseMemory)
+      assert.is_nil(b.autoResume)
+      assert.is_nil(b.allow_internet_access)
+      assert.same({ A = "1" }, b.envVars)
+      assert.same({ allowPublicTraffic = false }, b.network)
+      assert.equal("exact", b.metadata["sandbar-id"])
+      assert.equal("e2b", b.metadata["sandbar-provider"])
+      assert.equal("c&d=é", b.metadata["a b"])
+      assert.equal("s", b.metadata.stack)
+      assert.equal("running", box.state)
+      assert.equal(box.provider_id, box.provider_id:match("^i%w+$"))
+      assert.same({ stack = "s", ["a b"] = "c&d=é" }, box.labels)
+      assert.is_false(box.owned)
+    end)
+
+    it("A-31 A-32 A-36 P-17: has an hour by default, then pauses to disk, and nothing wakes it", function()
+      local box = assert_ok(boxes:create {})
+      local b = plane:log()[1].body
+      assert.equal(3600, b.timeout)
+      assert.is_true(b.autoPause)
+      assert.is_false(b.autoPauseMemory)
+      assert.is_nil(b.autoResume)
+      assert.is_false(b.allow_internet_access)
+      assert.equal(36, #box.id) -- A-25
+    end)
+
+    it("A-25: asks nothing else where the library made the id", function()
+      create()
+      assert.same({ "POST /v2/sandboxes" }, plane:calls())
+    end)
+
+    it("A-36: wakes by traffic only with memory, said explicitly", function()
+      kind("InvalidArgument", boxes:create { auto_resume = true })
+      create { auto_resume = true, on_expiry = "pause" }
+      assert.is_true(plane:log()[1].body.autoResume.enabled)
+    end)
+
+    it("A-15 A-20: an id in use is refused before anything is allocated, and nothing is touched", function()
+      local box = create { id = "twice", labels = { a = "1" } }
+      plane:log()
+      local err = kind("AlreadyExists", boxes:create { id = "twice", labels = { a = "2" } })
+      assert.equal("twice", err.id)
+      assert.same({ "GET /v2/sandboxes" }, plane:calls())
+      assert.equal("1", box:info().labels.a)
+    end)
+
+    it("A-19: two at once of one id are one after the other", function()
+      local done = {}
+      sandbar.run(function()
+        local tasks = {}
+        for i = 1, 4 do
+          tasks[i] = sandbar.spawn(function()
+            local box, err = boxes:create { id = "queue", lifetime = 60 }
+            done[#done + 1] = box and "made" or err.kind
+          end)
+        end
+        for _, task in ipairs(tasks) do
+          task:wait()
+        end
+      end)
+      table.sort(done)
+      assert.same({ "AlreadyExists", "AlreadyExists", "AlreadyExists", "made" }, done)
+      assert.equal(1, #boxes:list())
+    end)
+
+    it("A-21 B34: another host's that came first keeps the id, and only ours is deleted", function()
+      plane:faults { { method = "POST", path = "^/v2/sandboxes$", ["do"] = "twin", before = true } }
+      kind("AlreadyExists", boxes:create { id = "race", lifetime = 60 })
+      local left = boxes:list()
+      assert.equal(1, #left)
+      local calls = plane:calls()
+      local deleted
+      for _, call in ipairs(calls) do
+        deleted = call:match("^DELETE /sandboxes/(i%w+)$") or deleted
+      end
+      assert.is_string(deleted)
+      assert.not_equal(left[1].provider_id, deleted)
+    end)
+
+    it("A-21 A-22: the one that came first goes on, and the id is Ambiguous until the other has gone", function()
+      plane:faults { { method = "POST", path = "^/v2/sandboxes$", ["do"] = "twin" } }
+      local box = assert_ok(boxes:create { id = "race", lifetime = 60 })
+      local err = kind("Ambiguous", boxes:connect("race")) -- A-23
+      assert.equal(2, #err.ids)
+      kind("Ambiguous", boxes:info("race"))
+      kind("Ambiguous", boxes:destroy("race"))
+      assert.equal("running", box:info().state) -- a handle means one sandbox, whatever becomes of the id
+      assert_ok(box:destroy())
+      assert.equal(1, #boxes:list())
+    end)
+
+    it("secrets in env go out as they are and show nowhere", function()
+      create { env = { PASSWORD = sandbar.secret('hidden "quoted"\n') } }
+      local sent = plane:log()[1]
+      assert.equal('hidden "quoted"\n', sent.body.envVars.PASSWORD)
+    end)
+
+    it("is refused by clause before anything is allocated", function()
+      for clause, spec in pairs {
+        ["limits.memory"] = { limits = { memory = 2 ^ 30 } }, ["network.deny"] = { network = {
+          allow = { "example.com" }, deny = { "10.0.0.0/8" } } }, -- A-89 A-90 A-101
+        template = { template = { rootfs = "/" } }, allow_setuid = { allow_setuid = false },
+        ["limits.processes"] = { limits = { processes = 10 } },
+        ["network.inject[1]"] = { network = { allow = { "a.b" }, inject = { -- A-95 A-96
+          { host = "a.b", path_prefix = "/v1", set_headers = { A = "b" } } } } },
+        ["network.upstream_proxy"] = { network = { allow = {}, upstream_proxy = "http://p:1" } },
+        ["network.allow"] = { network = { allow = { "::/0" } } },
+        ["expect.egress_restricted"] = { expect = { "egress_restricted" } }, -- P-08
+      } do
+        local err = kind("Unsupported", boxes:create(spec))
+        assert.equal(clause, err.clause)
+      end
+      for _, spec in ipairs {
+        { template = "Upper" }, { template = "a", snapshot = "b" }, { lifetime = 0 }, { labels = { ["sandbar-id"] = "x" } },
+        { network = { deny = {} } }, { network = "some" }, { id = "-x" }, { on_expiry = "stop" }, { user = "" },
+        { network = { allow = { "a.b" }, inject = { { host = "a.b", set_headers = { A = "${e2b.secrets.x}" } } } } },
+      } do
+        kind("InvalidArgument", boxes:create(spec))
+      end
+      assert.equal(0, #plane:log())
+    end)
+
+    it("an unknown template is NotFound, and leaves nothing", function()
+      local err = kind("NotFound", boxes:create { template = "no-such" })
+      assert.equal(404, err.status)
+      assert.equal(0, #boxes:list())
+    end)
+  end)
+
+  describe("networks", function()
+    local function sent(network)
+      boxes:create { lifetime = 60, network = network }
+      return plane:log()[1].body
+    end
+
+    it("A-86 A-87 A-88 A-91: maps what means the same", function()
+      assert.is_nil(sent("allow").allow_internet_access)
+      assert.is_false(sent("deny").allow_internet_access)
+      assert.is_false(sent({ allow = {} }).allow_internet_access)
+      local b = sent { allow = { "example.com", "1.2.3.0/24" } }
+      assert.is_nil(b.allow_internet_access)
+      assert.same({ "example.com", "1.2.3.0/24" }, b.network.allowOut)
+      assert.same({ "0.0.0.0/0" }, b.network.denyOut)
+    end)
+
+    it("A-97: rules for headers that name nothing but a host", function()
+      local b = sent { allow = { "api.example.com" }, inject = {
+        { host = "API.example.com", set_headers = { Authorization = sandbar.secret("Bearer hidden1") } },
+      } }
+      assert.same({ ["api.example.com"] = { { transform = { headers = { Authorization = "Bearer hidden1" } } } } },
+        b.network.rules)
+    end)
+
+    it("explain tells each clause, and what is refused", function()
+      local told = assert_ok(boxes:explain { network = { allow = { "a.b" }, deny = { "1.1.1.1" } }, lifetime = 60,
+        expect = { "pause_memory", "network_isolated" } })
+      assert.is_false(told.ok)
+      local verdicts = {}
+      for _, c in ipairs(told.clauses) do
+        verdicts[c.clause] = c.verdict
+      end
+      assert.equal("refused", verdicts["network.deny"])
+      assert.equal("enforced", verdicts.lifetime)
+      assert.equal("enforced", verdicts["expect.pause_memory"])
+      assert.equal("refused", verdicts["expect.network_isolated"])
+      assert.is_true(boxes:explain({ lifetime = 60 }).ok)
+      assert.equal(0, #plane:log())
+    end)
+
+    it("P-22 PS-18: capabilities are what the host attests, all else is false", function()
+      local mine = plane:open { capabilities = { egress_restricted = true } }:capabilities()
+      assert.is_true(mine.egress_restricted)
+      assert.is_false(mine.pause_memory)
+      local own = boxes:capabilities() -- P-33
+      assert.is_true(own.filesystem_isolated)
+      assert.is_false(own.network_isolated)
+      assert.is_false(own.pty)
+    end)
+
+    it("are replaced as a whole while it runs", function()
+      local box = create { network = "deny" }
+      assert_ok(box:update_network { allow = { "example.com" } })
+      local told = box:info().network
+      assert.same({ "example.com" }, told.allow)
+      assert_ok(box:update_network("allow"))
+      assert.equal("allow", box:info().network)
+      assert_ok(box:update_network("deny"))
+      assert.equal("deny", box:info().network)
+      kind("Unsupported", box:update_network { allow = { "a.b" }, deny = { "1.1.1.1" } })
+      assert_ok(box:pause())
+      kind("NotRunning", box:update_network("allow"))
+    end)
+  end)
+
+  describe("a life", function()
+    it("A-13 P-20 P-35 PS-15: is found by its id from another program, labels looked at first", function()
+      local box = create { id = "found", labels = { owner = "ci" } }
+      local other = plane:open()
+      plane:log()
+      kind("WrongOwner", other:connect("found", { expect_labels = { owner = "me" }, lifetime = 9999 }))
+      assert.same({ "GET /v2/sandboxes", "GET /sandboxes/" .. box.provider_id }, plane:calls())
+      local handle = assert_ok(other:connect("found", { expect_labels = { owner = "ci" } }))
+      assert.equal(box.provider_id, handle.provider_id)
+      assert.equal("running", handle.state)
+      kind("NotFound", other:connect("unknown")) -- A-14
+      assert.equal(1, #boxes:list())
+    end)
+
+    it("P-06 P-21 P-39 B-25: looking, listing, connecting neither wakes it nor lengthens its life", function()
+      local box = create { id = "calm" }
+      local ends_at = box:info().ends_at
+      assert_ok(boxes:connect("calm"))
+      assert_ok(boxes:info("calm"))
+      assert.equal(ends_at, box:info().ends_at)
+      assert.equal("disk", assert_ok(box:pause { keep = "disk" }))
+      local handle = assert_ok(boxes:connect("calm"))
+      assert.equal("paused", handle.state)
+      assert.equal("unknown", handle.kept) -- hole 2: the vendor does not say
+      kind("NotRunning", boxes:connect("calm", { lifetime = 500 }))
+      for _, call in ipairs(plane:calls()) do
+        assert.is_nil(call:match("/connect$"))
+      end
+    end)
+
+    it("A-27 A-111 P-25 B-53: pauses as it is told, never otherwise", function()
+      local box = create()
+      plane:log()
+      assert.equal("memory", assert_ok(box:pause()))
+      local log = plane:log()
+      assert.is_true(log[1].body.memory)
+      assert.equal("paused", box.state)
+      assert.equal("memory", box.kept)
+      assert.equal("unknown", assert_ok(box:pause { keep = "disk" })) -- A-29 PS-17: it is paused already
+      assert_ok(box:resume())
+      assert.equal("disk", assert_ok(box:pause { keep = "disk" }))
+      kind("InvalidArgument", box:pause { keep = "all" })
+    end)
+
+    it("P-26 P-50: a refused pause leaves it running and is an error", function()
+      local box = assert_ok(plane:open({ retries = 0 }):create { lifetime = 60 })
+      for _, status in ipairs { 503, 429, 409 } do
+        plane:faults { { path = "/pause$", times = 9, ["do"] = "status", status = status } }
+        kind("Busy", box:pause())
+        assert.equal("running", box.state)
+        assert.equal("running", box:info().state)
+      end
+    end)
+
+    it("P-27 B-15: resume wakes it, with the lifetime it had or the one it is given", function()
+      local box = create { lifetime = 100 }
+      box:pause()
+      plane:log()
+      assert_ok(box:resume())
+      local log = plane:log()
+      assert.equal("/v2/sandboxes/" .. box.provider_id .. "/connect", log[2].path)
+      assert.equal(100, log[2].body.timeout)
+      assert.equal("running", box.state)
+      box:pause()
+      assert_ok(box:resume { lifetime = 200 })
+      assert.is_near(core.wall() + 200, box.ends_at, 5)
+      plane:log()
+      assert_ok(box:resume()) -- PS-17: nothing to do
+      assert.same({ "GET /sandboxes/" .. box.provider_id }, plane:calls())
+    end)
+
+    it("B-12: connect { resume, lifetime } does both, and shortens nothing", function()
+      local box = create { id = "long", lifetime = 500 }
+      assert.is_near(core.wall() + 500, assert_ok(boxes:connect("long", { lifetime = 100 })).ends_at, 5)
+      assert.is_near(core.wall() + 900, assert_ok(boxes:connect("long", { lifetime = 900 })).ends_at, 5)
+      box:pause()
+      local handle = assert_ok(boxes:connect("long", { resume = true }))
+      assert.equal("running", handle.state)
+    end)
+
+    it("P-06: one that pauses between the look and the call is not woken", function()
+      local box = create { id = "race" }
+      plane:faults { { path = "/timeout$", ["do"] = "pause" } }
+      kind("NotRunning", boxes:connect("race", { lifetime = 5000 }))
+      assert.equal("paused", box:info().state)
+    end)
+
+    it("B-52: set_lifetime begins anew from now, shorter too", function()
+      local box = create { lifetime = 500 }
+      assert_ok(box:set_lifetime(50))
+      assert.is_near(core.wall() + 50, box:info().ends_at, 5)
+      kind("InvalidArgument", box:set_lifetime(0))
+      box:pause()
+      kind("NotRunning", box:set_lifetime(50))
+    end)
+
+    it("A-30 B-54 B-58 P-31: destroy succeeds for one that is gone; other calls say so", function()
+      local box = create { id = "gone" }
+      assert_ok(boxes:destroy("gone"))
+      assert_ok(boxes:destroy("gone"))
+      assert_ok(box:destroy())
+      box = create { id = "gone" }
+      assert_ok(boxes:destroy("gone"))
+      for _, op in ipairs { "pause", "resume", "info" } do
+        kind("NotFound", box[op](box))
+      end
+      kind("NotFound", box:set_lifetime(10))
+      assert.equal("gone", box.state)
+      kind("NotFound", boxes:info("gone"))
+    end)
+
+    it("P hole 4: a destroy that fails is an error", function()
+      local box = create()
+      plane:faults { { method = "DELETE", times = 99, ["do"] = "status", status = 403 } }
+      kind("PermissionDenied", box:destroy())
+      assert.equal("running", box.state)
+      plane:faults {}
+      assert_ok(box:destroy())
+    end)
+
+    it("A-16: sandboxes outlive handles and the provider", function()
+      local own = plane:open()
+      local box = assert_ok(own:create { id = "stays", lifetime = 60 })
+      assert_ok(box:close())
+      assert_ok(own:close())
+      kind("Closed", own:list())
+      box, own = nil, nil -- luacheck: ignore
+      collectgarbage()
+      collectgarbage()
+      assert.equal("running", boxes:info("stays").state)
+    end)
+  end)
+
+  describe("lists", function()
+    it("A-11 A-12 A-104 B-10 B-57: has every page, running and paused, by labels", function()
+      for i = 1, 7 do
+        local box = create { labels = { stage = i % 2 == 0 and "even" or "odd" } }
+        if i > 5 then
+          box:pause()
+        end
+      end
+      plane:log()
+      assert.equal(7, #boxes:list { page_size = 2 })
+      assert.equal(4, #plane:log())
+      assert.equal(3, #boxes:list { labels = { stage = "even" }, page_size = 1 })
+      assert.equal(2, #boxes:list { state = "paused" })
+      assert.equal(5, #boxes:list { state = { "running" } })
+      assert.equal(0, #boxes:list { state = "gone" })
+      assert.equal(3, #boxes:list { limit = 3 })
+    end)
+
+    it("B32: labels with odd characters are found", function()
+      local odd = { ["a b"] = "c&d=é", ["%41"] = "+ /?#", ["="] = "100%" }
+      create { labels = odd }
+      create { labels = { ["a b"] = "c" } }
+      local found = boxes:list { labels = odd }
+      assert.equal(1, #found)
+      assert.same(odd, found[1].labels)
+      plane:log()
+      boxes:list { labels = { ["a b"] = "c&d=é" } }
+      assert.truthy(plane:log()[1].path:find("a%252520b%3Dc%252526d%25253D%2525C3%2525A9", 1, true))
+    end)
+
+    it("B33: what a server lets through that does not match is left out", function()
+      create { labels = { a = "1" } }
+      plane:faults { { method = "GET", path = "^/v2/sandboxes", ["do"] = "status", status = 200, body = [=[[
+        {"sandboxID":"iforeign","state":"running","startedAt":"2026-01-01T00:00:00Z","metadata":{}},
+        {"sandboxID":"iother","state":"running","startedAt":"2026-01-01T00:00:00Z","metadata":
+          {"sandbar-provider":"e2b","sandbar-id":"x"}},
+        {"sandboxID":"ibare","state":"running","startedAt":"2026-01-01T00:00:00Z"}]]=] } }
+      assert.same({}, boxes:list { labels = { a = "1" } })
+    end)
+
+    it("A-10: sees nothing but what the library made", function()
+      plane.http.request(plane.client, { method = "POST", path = "/v2/sandboxes",
+        headers = { ["X-API-Key"] = planes.KEY }, body = '{"templateID":"base","timeout":5}' }, 10, "raw")
+      assert.equal(0, #boxes:list())
+    end)
+  end)
+
+  describe("scopes", function()
+    it("A-17 B-06 B-07: destroy what was created in them", function()
+      sandbar.scope(function(scope)
+        local box = assert_ok(boxes:create_scoped({ lifetime = 60 }, scope))
+        assert.is_true(box.owned)
+        assert.is_false(plane:log()[1].body.autoPause) -- B-09
+        assert.equal(1, #boxes:list())
+      end)
+      assert.equal(0, #boxes:list())
+    end)
+
+    it("destroy what a handle was collected with", function()
+      local box = assert_ok(boxes:create_scoped { lifetime = 60 })
+      assert.is_true(box.owned)
+      assert.equal(1, #boxes:list())
+      box = nil -- luacheck: ignore
+      assert(helper.eventually(function()
+        collectgarbage()
+        return #boxes:list() == 0
+      end))
+    end)
+
+    it("B-07: a program that ends in any way leaves nothing", function()
+      for _, ending in ipairs { "os.exit(0)", "error('x')", "do end", "while true do box:info() end" } do
+        local child = helper.run_lua(([[
+          local sandbar = require "sandbar"
+          local boxes = sandbar.assert(require("sandbar.e2b.provider").open({ api_key = %q, api_url = %q }, 1))
+          box = sandbar.assert(boxes:create_scoped { lifetime = 60 })
+          if %q:find("while") then sandbar.run(function(s) sandbar.spawn(function() while true do box:info() end end)
+            sandbar.sleep(0.05) os.exit(3) end) end
+          %s
+        ]]):format(planes.KEY, plane.url, ending, ending))
+        assert.is_number(child.code)
+        assert(helper.eventually(function()
+          return #boxes:list() == 0
+        end), ending)
+      end
+    end)
+
+    it("a program that ends while its create is under way leaves nothing", function()
+      plane:faults { { method = "POST", path = "^/v2/sandboxes$", ["do"] = "lose" } }
+      helper.run_lua(([[
+        local sandbar = require "sandbar"
+        local boxes = sandbar.assert(require("sandbar.e2b.provider").open({ api_key = %q, api_url = %q }, 1))
+        sandbar.run(function()
+          sandbar.spawn(function() box = boxes:create_scoped { lifetime = 60 } end)
+          sandbar.sleep(0)
+          os.exit(0)
+        end)
+      ]]):format(planes.KEY, plane.url))
+      assert.equal("POST /v2/sandboxes", plane:calls()[1])
+      assert.equal(0, #boxes:list())
+    end)
+  end)
+
+  describe("images and copies", function()
+    it("takes snapshots, lists and deletes them, and begins with them", function()
+      local box = create()
+      local name = assert_ok(box:snapshot("with-tools"))
+      assert.equal("team/with-tools:default", name)
+      local found = {}
+      for _, snapshot in ipairs(boxes.snapshots:list()) do
+        found[snapshot.name] = true
+      end
+      assert.is_true(found[name])
+      plane:log()
+      local copy = create { snapshot = name } -- A-41
+      assert.equal(name, plane:log()[1].body.templateID)
+      assert.equal(name, copy:info().snapshot)
+      assert_ok(boxes.snapshots:delete(name))
+      kind("NotFound", boxes.snapshots:delete(name))
+      kind("InvalidArgument", box:snapshot("Upper"))
+    end)
+
+    it("fork(n) makes copies with ids of their own, and leaves no snapshot", function()
+      local before = #boxes.snapshots:list()
+      local box = create { labels = { a = "1" }, network = { allow = { "example.com" } }, env = { A = "1" } }
+      local copies = assert_ok(box:fork(2))
+      assert.equal(2, #copies)
+      assert.not_equal(copies[1].id, copies[2].id)
+      assert.same({ a = "1" }, copies[1].labels)
+      assert.same({ "example.com" }, copies[2]:info().network.allow)
+      assert.equal(before, #boxes.snapshots:list())
+      assert.equal(3, #boxes:list())
+      kind("InvalidArgument", box:fork(0))
+    end)
+
+    it("fork(n) that fails half way leaves no copies", function()
+      local before = #boxes.snapshots:list()
+      local box = create()
+      plane:faults { { method = "POST", path = "^/v2/sandboxes$", skip = 1, ["do"] = "status", status = 429 } }
+      kind("RateLimited", plane:open({ retries = 0 }):connect(box.id):fork(2))
+      plane:faults {}
+      assert.equal(1, #boxes:list())
+      assert.equal(before, #boxes.snapshots:list())
+    end)
+  end)
+
+  describe("measures", function()
+    it("tells the last sample, or those of a time", function()
+      local box = create()
+      local now = assert_ok(box:metrics())
+      assert.equal(12.5, now.cpu_percent)
+      assert.equal(2 ^ 28, now.memory)
+      assert.equal(2 ^ 34, now.disk_total)
+      plane:log()
+      assert.equal(2, #assert_ok(box:metrics { start = 1700000000 }))
+      assert.truthy(plane:log()[1].path:find("/metrics?start=1700000000", 1, true))
+    end)
+
+    it("passes on the vendor's log", function()
+      create { id = "logged" }
+      local lines = assert_ok(boxes:logs("logged", { level = "info", limit = 10 }))
+      assert.equal("up", lines[1].message)
+      assert.equal("envd", lines[1].fields.unit)
+      assert.equal(1788256800, lines[1].at)
+      kind("InvalidArgument", boxes:logs("logged", { level = "loud" }))
+    end)
+  end)
+
+  describe("keys", function()
+    it("B-04 B-05: a program gets its own, which goes with the scope", function()
+      kind("Unauthenticated", boxes.keys:create { name = "x" })
+      local admin = plane:open { access_token = planes.TOKEN, team = "t1" }
+      local before = #assert_ok(admin.keys:list())
+      sandbar.scope(function(scope)
+        local key = assert_ok(admin.keys:create_scoped({ name = "worker" }, scope))
+        assert.is_true((core.is_secret(key.key)))
+        assert.equal(before + 1, #admin.keys:list())
+      end)
+      assert.equal(before, #admin.keys:list())
+      local kept = assert_ok(admin.keys:create { name = "kept" })
+      assert_ok(admin.keys:delete(kept.id))
+      assert_ok(admin.keys:delete(kept.id))
+      kind("InvalidArgument", admin.keys:delete("x"))
+    end)
+  end)
+end)

@@ -50,6 +50,8 @@ describe("a machine", function()
     { "where /proc is partly covered, for root", "proc", 0, nil, "Unsupported", "/proc is partly covered" },
     { "whose root is a container's, of few ids", "container", 0, 500000000, "Unsupported", "be an ordinary user" },
     { "whose root may not mount", "rights", 0, nil, "Unsupported", "CAP_SYS_ADMIN" },
+    { "whose user has as many descriptors in flight as he may", "flight", USER, nil, "LimitExceeded",
+      "as many descriptors are in flight" },
     { "whose state directory can only be read", "disk", USER, nil, "PermissionDenied", "Read-only file system" },
     { "whose state directory can only be read, for root", "disk", 0, nil, "PermissionDenied", "Read-only file system" },
   }

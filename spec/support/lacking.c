@@ -9,6 +9,7 @@
  * container   root of a user namespace that has few ids
  * rights      root without CAP_SYS_ADMIN
  * cgroups     no control groups
+ * flight      as many descriptors as the user may have are in flight between sockets
  * disk        the directory $LACKING_DISK can be read only
  * name        the user has a name of 64 characters, under which his subordinate ids are listed
  * mappers     the same, and newuidmap does not work */
@@ -25,6 +26,8 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -127,12 +130,40 @@ static void long_name(unsigned int uid)
     lay_over("/etc/subgid", text);
 }
 
+/* The program gets both sockets, which keep them there. */
+static void fill_flight(void)
+{
+    enum { FILES = 1024, PIECE = 250 };
+    const struct rlimit few = {FILES, FILES};
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(PIECE * sizeof(int))];
+    } space = {.room = {0}};
+    char byte = 'x';
+    struct iovec io = {&byte, 1};
+    struct msghdr m = {
+        .msg_iov = &io, .msg_iovlen = 1, .msg_control = &space, .msg_controllen = sizeof space};
+    int pair[2], fd[PIECE] = {0};
+    ssize_t n;
+    must(setrlimit(RLIMIT_NOFILE, &few) == 0, "files");
+    must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "sockets");
+    space.head.cmsg_level = SOL_SOCKET;
+    space.head.cmsg_type = SCM_RIGHTS;
+    space.head.cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(&space.head), fd, sizeof fd);
+    do
+        n = sendmsg(pair[0], &m, MSG_DONTWAIT);
+    while (n == 1);
+    must(errno == ETOOMANYREFS, "send");
+}
+
 int main(int argc, char **argv)
 {
     static const int namespaces[] = {SYS_unshare, SYS_setns},
                      new_mounts[] = {SYS_fsopen,    SYS_fsconfig,   SYS_fsmount,
                                      SYS_open_tree, SYS_move_mount, SYS_mount_setattr};
     unsigned int uid;
+    int flight = 0;
     must(argc > 3, "usage");
     uid = (unsigned int)strtoul(argv[2], NULL, 10);
     if (strcmp(argv[1], "namespaces") == 0) {
@@ -159,6 +190,8 @@ int main(int argc, char **argv)
     } else if (strcmp(argv[1], "disk") == 0) {
         own_mounts();
         read_only(getenv("LACKING_DISK"));
+    } else if (strcmp(argv[1], "flight") == 0) {
+        flight = 1;
     } else if (strcmp(argv[1], "name") == 0) {
         own_mounts();
         long_name(uid);
@@ -168,6 +201,8 @@ int main(int argc, char **argv)
     }
     must(setgroups(0, NULL) == 0 && setresgid(uid, uid, uid) == 0 && setresuid(uid, uid, uid) == 0,
          "user");
+    if (flight)
+        fill_flight();
     execvp(argv[3], argv + 3);
     must(0, argv[3]);
 }

@@ -15,11 +15,12 @@
 #define SO_PEERPIDFD 77
 #endif
 
-enum { CONNS_MAX = 4096, QUEUE_MAX = 8 << 20, REQUESTS_PER_TURN = 16 };
+enum { CONNS_MAX = 4096, QUEUE_MAX = 8 << 20, REQUESTS_PER_TURN = 16, RETRY_MS = 20 };
 
 static struct {
     struct sb_conn *first;
     int count;
+    int64_t retry_ms; /* something waits for the machine, not for its reader; 0: nothing does */
     struct sb_source listener;
 } conns = {.listener = {.fd = -1}};
 
@@ -61,6 +62,21 @@ void sb_conn_drop(struct sb_conn *c)
     sb_loop_bury(c);
 }
 
+/* The machine has no room now, although the socket may look writable. */
+static bool is_short(int err)
+{
+    return err == ENOBUFS || err == ENOMEM || err == ETOOMANYREFS;
+}
+
+/* What could not be sent, for this reason, is sent later. */
+static void wait_for_room(struct sb_conn *c, int err)
+{
+    bool shortage = is_short(err);
+    if (shortage)
+        conns.retry_ms = sb_real_ms() + RETRY_MS;
+    sb_loop_want(&c->src, shortage ? EPOLLIN : EPOLLIN | EPOLLOUT);
+}
+
 static void enqueue(struct sb_conn *c, const struct sb_packer *p, const int *fds, int nfd)
 {
     struct sb_queued *q = c->queued + p->len <= QUEUE_MAX ? malloc(sizeof *q + p->len) : NULL;
@@ -84,7 +100,6 @@ static void enqueue(struct sb_conn *c, const struct sb_packer *p, const int *fds
     *c->last = q;
     c->last = &q->next;
     c->queued += q->len;
-    sb_loop_want(&c->src, EPOLLIN | EPOLLOUT);
 }
 
 void sb_conn_send(struct sb_conn *c, const struct sb_packer *p, const int *fds, int nfd)
@@ -102,10 +117,11 @@ void sb_conn_send(struct sb_conn *c, const struct sb_packer *p, const int *fds, 
     if (c->first == NULL) {
         if (sb_wire_send(c->src.fd, p, fds, nfd) == 0)
             return;
-        if (errno != EAGAIN) {
+        if (errno != EAGAIN && !is_short(errno)) {
             sb_conn_drop(c);
             return;
         }
+        wait_for_room(c, errno);
     }
     enqueue(c, p, fds, nfd);
 }
@@ -128,7 +144,9 @@ static void flush(struct sb_conn *c)
         struct sb_queued *q = c->first;
         struct sb_packer p = {q->data, q->len, q->len, 0};
         if (sb_wire_send(c->src.fd, &p, q->fd, q->nfd) < 0) {
-            if (errno != EAGAIN)
+            if (errno == EAGAIN || is_short(errno))
+                wait_for_room(c, errno);
+            else
                 sb_conn_drop(c);
             return;
         }
@@ -138,6 +156,19 @@ static void flush(struct sb_conn *c)
     }
     c->last = &c->first;
     sb_loop_want(&c->src, EPOLLIN);
+}
+
+int64_t sb_conn_tick(int64_t now)
+{
+    if (conns.retry_ms != 0 && conns.retry_ms <= now) {
+        conns.retry_ms = 0;
+        for (struct sb_conn *c = conns.first, *next; c != NULL; c = next) {
+            next = c->next;
+            if (c->first != NULL)
+                flush(c);
+        }
+    }
+    return conns.retry_ms != 0 ? conns.retry_ms : INT64_MAX;
 }
 
 static void conn_ready(struct sb_source *src, uint32_t events)

@@ -32,6 +32,8 @@ struct sb_conn {
 int sb_conn_listen(int fd); /* takes the listening socket */
 void sb_conn_deafen(void);  /* stops listening */
 int sb_conn_count(void);
+/* Tries again what the machine had no room for; when it is due again, or INT64_MAX. */
+int64_t sb_conn_tick(int64_t now);
 void sb_conn_drop(struct sb_conn *c);
 
 /* Answers. Descriptors stay the caller's. A peer that does not read is dropped at a bound. */

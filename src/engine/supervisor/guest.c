@@ -290,8 +290,11 @@ int sb_guest_connect(struct sb_box *b, struct sb_failure *f)
     if (rc == 0)
         return pair[0];
     close(pair[0]);
-    return sb_failed(f, err == EAGAIN ? "Busy" : "NotRunning", err, "connect",
-                     "pid 1 of sandbox %s takes no connections", b->rec.id);
+    const char *kind = err == EAGAIN                       ? "Busy"
+                       : err == EPIPE || err == ECONNRESET ? "NotRunning"
+                                                           : NULL;
+    return sb_failed(f, kind, err, "connect", "pid 1 of sandbox %s takes no connections",
+                     b->rec.id);
 }
 
 int sb_guest_stop(struct sb_box *b, uint32_t grace_ms)

@@ -33,6 +33,8 @@ static const struct {
     {"devices", EPERM, "Unsupported", NO_RIGHT_TO_MOUNT},
     {"overlay", ENODEV, "Unsupported", "the kernel has no overlay file system"},
     {"overlay", EPERM, "Unsupported", "ordinary users need Linux 5.11 for overlays"},
+    {"connect", ETOOMANYREFS, "LimitExceeded",
+     "as many descriptors are in flight between sockets as this user may have"},
     {"proc", EPERM, "Unsupported",
      "/proc is partly covered here, as in containers, and has to be whole for a new one"},
 };

@@ -462,7 +462,7 @@ int64_t sb_life_tick(void)
         t.due = earlier(t.due, swept + SWEEP_MS);
     t.due = earlier(t.due, earlier(sb_trash_due_ms(), sb_slot_due_ms()));
     t.due = earlier(t.due, earlier(sb_spare_due_ms(), sb_metrics_tick(t.now)));
-    t.due = earlier(t.due, sb_handover_due_ms());
+    t.due = earlier(t.due, earlier(sb_handover_due_ms(), sb_conn_tick(t.now)));
     sup.leaving = sup.leaving || sb_handover_due_ms() <= t.now;
 
     int64_t now = sb_now_ms();

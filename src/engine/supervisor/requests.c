@@ -33,8 +33,8 @@ static void done(struct sb_conn *c, uint32_t req)
     sb_conn_send(c, &p, NULL, 0);
 }
 
-/* A record and, when it runs and that was asked for, a connection to its pid 1. */
-static void send_record(struct sb_conn *c, uint32_t req, struct sb_box *b, bool connect)
+/* A record and, when it runs and that was asked for, a connection to its pid 1; -1: which it could not get. */
+static int send_record(struct sb_conn *c, uint32_t req, struct sb_box *b, bool connect)
 {
     struct sb_packer p;
     struct sb_failure f;
@@ -43,7 +43,7 @@ static void send_record(struct sb_conn *c, uint32_t req, struct sb_box *b, bool 
         fd = sb_guest_connect(b, &f);
         if (fd < 0) {
             sb_conn_fail(c, req, &f);
-            return;
+            return -1;
         }
     }
     sb_conn_begin(&p, SB_REPLY, req);
@@ -56,6 +56,14 @@ static void send_record(struct sb_conn *c, uint32_t req, struct sb_box *b, bool 
     }
     sb_conn_send(c, &p, &fd, fd >= 0 ? 1 : 0);
     sb_close(&fd);
+    return 0;
+}
+
+/* One that its maker cannot reach is none that he has. */
+static void send_created(struct sb_conn *c, uint32_t req, struct sb_box *b)
+{
+    if (send_record(c, req, b, true) < 0)
+        sb_life_destroy(b);
 }
 
 void sb_request_done(struct sb_box *b, const struct sb_waiter *w)
@@ -63,6 +71,8 @@ void sb_request_done(struct sb_box *b, const struct sb_waiter *w)
     struct sb_packer p;
     switch (w->type) {
     case SB_S_CREATE:
+        send_created(w->conn, w->req, b);
+        break;
     case SB_S_CONNECT:
     case SB_S_RESUME:
         send_record(w->conn, w->req, b, true);
@@ -197,7 +207,7 @@ static int created_before(struct sb_conn *c, const struct sb_wire_in *in, struct
         return 0;
     if (b->fresh || b->rec.state == SB_BOX_CREATING)
         return wait_for(b, c, in, f) < 0 ? -1 : 1;
-    send_record(c, in->head.req, b, true);
+    send_created(c, in->head.req, b);
     return 1;
 }
 

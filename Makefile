@@ -95,7 +95,7 @@ RUNTIME_SRC := $(wildcard src/runtime/*.c)
 ENGINE_SRC := $(wildcard src/engine/*.c) $(addprefix src/engine/relay/,policy.c upstream_url.c)
 ENGINE_ASM := $(wildcard src/engine/*.S)
 HTTP_SRC := $(wildcard src/http/*.c src/e2b/*.c)
-HTTP_BIND_SRC := $(addprefix src/lua/,http.c recipe.c websocket.c message.c base64.c)
+HTTP_BIND_SRC := $(addprefix src/lua/,http.c recipe.c websocket.c message.c base64.c run.c)
 # Messages that a generator writes the C of.
 PROTO_SRC := $(wildcard src/e2b/*.proto)
 PROTO_C := $(PROTO_SRC:src/e2b/%.proto=build/e2b/%.pb-c.c)

@@ -61,6 +61,9 @@ http.authority = native.authority
 http.encode, http.decode, http.describe = native.encode, native.decode, native.describe
 http.base64, http.unbase64 = native.base64, native.unbase64
 
+-- A command over a stream (e2b/run.h): run(origin, target, lines, type, message, silence, max_output) -> op.
+http.run = native.run
+
 --- Headers of a list of { name, value }: an array that is also indexed by name, case-insensitively.
 http.headers = headers.new
 

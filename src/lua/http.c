@@ -587,6 +587,7 @@ int luaopen_sandbar_http(lua_State *L)
     sb_lua_open_recipe(L);
     sb_lua_open_websocket(L);
     sb_lua_open_message(L);
+    sb_lua_open_run(L);
     sb_lua_open_base64(L);
     return 1;
 }

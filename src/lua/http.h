@@ -8,7 +8,8 @@
  * changes meanwhile, and in userdata on the stack. */
 const struct sb_slice *sb_lua_check_lines(lua_State *L, int arg, size_t *count);
 
-void sb_lua_open_recipe(
-    lua_State *L); /* the module's table is on top of the stack and stays there */
+/* The module's table is on top of the stack and stays there. */
+void sb_lua_open_recipe(lua_State *L);
+void sb_lua_open_run(lua_State *L); /* adds run */
 
 #endif

@@ -111,7 +111,7 @@ unsigned char *sb_lua_pack_fields(lua_State *L, int i, size_t *len);
     X(sb_lua_op_over) X(sb_lua_mailbox) X(sb_lua_forked)                                           \
     X(sb_lua_register) X(sb_lua_push_object) X(sb_lua_push_ref) X(sb_lua_check_object)             \
     X(sb_lua_test_object) X(sb_lua_push_release) X(sb_lua_check_release) X(sb_lua_tobytes)         \
-    X(sb_lua_check_bytes) X(sb_lua_new_scratch)
+    X(sb_lua_check_bytes) X(sb_lua_new_scratch) X(sb_lua_push_fields)
 /* clang-format on */
 
 struct sb_lua_api {

@@ -420,44 +420,64 @@ static const ProtobufCMessageDescriptor *check_type(lua_State *L, int arg)
     return type;
 }
 
-struct encoding {
+struct packing_call {
     const ProtobufCMessageDescriptor *type;
-    struct sb_packed out;
-    char why[SB_WHY_MOST];
+    struct sb_packed *out;
     int rc;
 };
 
-static int protected_encode(lua_State *L)
+static int protected_pack(lua_State *L)
 {
-    struct encoding *e = lua_touserdata(L, 1);
-    e->rc = sb_lua_pack_message(L, 2, e->type, &e->out, e->why);
-    if (e->rc == 0)
-        lua_pushlstring(L, e->out.data != NULL ? (const char *)e->out.data : "", e->out.len);
-    else
-        lua_pushstring(L, e->why);
+    struct packing_call *call = lua_touserdata(L, 1);
+    char why[SB_WHY_MOST];
+    call->rc = sb_lua_pack_message(L, 2, call->type, call->out, why);
+    if (call->rc < 0)
+        lua_pushstring(L, why[0] != '\0' ? why : "not enough memory");
+    return call->rc < 0;
+}
+
+int sb_lua_try_pack_message(lua_State *L, int i, const ProtobufCMessageDescriptor *type,
+                            struct sb_packed *out)
+{
+    struct packing_call call = {type, out, 0};
+    i = lua_absindex(L, i);
+    int top = lua_gettop(L);
+    lua_pushcfunction(L, protected_pack);
+    lua_pushlightuserdata(L, &call);
+    lua_pushvalue(L, i);
+    if (lua_pcall(L, 2, LUA_MULTRET, 0) == LUA_OK && call.rc == 0) {
+        lua_settop(L, top);
+        return 0;
+    }
+    sb_packed_free(out);
+    return -1;
+}
+
+static int push_packed(lua_State *L)
+{
+    const struct sb_packed *packed = lua_touserdata(L, 1);
+    lua_pushlstring(L, packed->data != NULL ? (const char *)packed->data : "", packed->len);
     return 1;
 }
 
 /* encode(type, table) -> bytes | nil, why */
 static int encode(lua_State *L)
 {
-    struct encoding e = {.type = check_type(L, 1)};
+    const ProtobufCMessageDescriptor *type = check_type(L, 1);
+    struct sb_packed out = {0};
     luaL_checktype(L, 2, LUA_TTABLE);
     lua_settop(L, 2);
-    lua_pushcfunction(L, protected_encode);
-    lua_pushlightuserdata(L, &e);
-    lua_pushvalue(L, 2);
-    int raised = lua_pcall(L, 2, 1, 0);
-    sb_packed_free(&e.out);
-    if (raised != LUA_OK)
-        return lua_error(L);
-    if (e.rc == 0)
-        return 1;
-    if (e.why[0] == '\0')
-        return luaL_error(L, "not enough memory");
-    lua_pushnil(L);
-    lua_insert(L, -2);
-    return 2;
+    luaL_checkstack(L, 8, "a message");
+    lua_pushcfunction(L, push_packed);
+    lua_pushlightuserdata(L, &out);
+    if (sb_lua_try_pack_message(L, 2, type, &out) < 0) {
+        lua_pushnil(L);
+        lua_insert(L, -2);
+        return 2;
+    }
+    int raised = lua_pcall(L, 1, 1, 0);
+    sb_packed_free(&out);
+    return raised == LUA_OK ? 1 : lua_error(L);
 }
 
 /* decode(type, bytes) -> table | nil, why */

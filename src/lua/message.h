@@ -12,6 +12,11 @@
 int sb_lua_pack_message(lua_State *L, int i, const ProtobufCMessageDescriptor *type,
                         struct sb_packed *out, char why[SB_WHY_MOST]);
 
+/* The same in a protected call: on failure *out holds nothing. 0; -1 and the reason on top of the stack, where an error
+ * of Lua's own may be instead of a text. Raises nothing. */
+int sb_lua_try_pack_message(lua_State *L, int i, const ProtobufCMessageDescriptor *type,
+                            struct sb_packed *out);
+
 /* Pushes the table of a message that sb_message_check has passed; 0, or -1: a number that this Lua cannot hold, and
  * nothing is pushed. */
 int sb_lua_push_message(lua_State *L, const ProtobufCMessageDescriptor *type, struct sb_wire wire);

@@ -126,6 +126,7 @@ extern const struct sb_core_api *sb_api; /* the client's own, set when it is ope
 #define sb_lua_tobytes sb_api->lua->sb_lua_tobytes
 #define sb_lua_check_bytes sb_api->lua->sb_lua_check_bytes
 #define sb_lua_new_scratch sb_api->lua->sb_lua_new_scratch
+#define sb_lua_push_fields sb_api->lua->sb_lua_push_fields
 #endif
 
 #endif

@@ -264,8 +264,10 @@ $(B)/c/%: $(O)/spec/c/%.o $(O)/libcore.a
 SPEC_PROGRAMS := $(patsubst spec/support/%.c,build/spec/%,$(wildcard spec/support/*.c)) \
 	build/spec/probe \
 	$(patsubst spec/support/preload/%.c,build/spec/%.so,$(wildcard spec/support/preload/*.c))
-.PHONY: spec-programs
-spec-programs: $(SPEC_PROGRAMS) $(if $(V),,build/spec/next/sandbar/core.so build/spec/later/sandbar/core.so)
+.PHONY: spec-programs npm
+npm:
+	@.ci/npm
+spec-programs: npm $(SPEC_PROGRAMS) $(if $(V),,build/spec/next/sandbar/core.so build/spec/later/sandbar/core.so)
 
 # The library and its supervisor as later versions of the protocol and the release would be: of what there is only
 # what speaks of versions is made anew.

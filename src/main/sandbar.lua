@@ -12,9 +12,11 @@ usage: sandbar run SCRIPT [ARGUMENTS]   run a Lua script; it sees `sandbar` and 
                                         paths that it copies start beside it
        sandbar template list            names, digests and times of the templates
        sandbar template delete NAME...
+       sandbar serve [--listen 127.0.0.1:3000] [--api-key-file FILE] [--domain NAME]
+                                        serve the E2B protocol: see docs/server.md
        sandbar --version                versions of sandbar and of this Lua
        sandbar --help
-       template takes --root DIR: where the state is kept, as `root` of sandbar.open
+       template and serve take --root DIR: where the state is kept, as `root` of sandbar.open
 ]]
 
 local function readable(path)
@@ -103,14 +105,15 @@ end
 
 local command = arg[1]
 local template = command == "template" and require("sandbar.program").template((table.unpack or unpack)(arg, 2))
+local serve = command == "serve" and require("sandbar.server.program").parse((table.unpack or unpack)(arg, 2))
 if command == "--version" then
   version()
 elseif command == "--help" then
   io.write(usage)
 elseif command == "run" and arg[2] then
   run(arg[2], (table.unpack or unpack)(arg, 3))
-elseif template then
-  guarded(template)
+elseif template or serve then
+  guarded(template or serve)
 else
   io.stderr:write(usage)
   os.exit(2)

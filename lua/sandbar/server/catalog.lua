@@ -1,0 +1,189 @@
+-- Templates and snapshots under the protocol's names: what a create may begin with. Those that this server made are in
+-- its store; besides them there are "base" and every template that was built on this machine for the same root.
+
+local core = require "sandbar.core"
+local encode = require "sandbar.server.encode"
+local ids = require "sandbar.server.ids"
+local reply = require "sandbar.server.reply"
+
+local FILE = "catalog.json"
+
+local Catalog = {}
+Catalog.__index = Catalog
+
+local catalog = {}
+
+--- A team's namespace.
+function catalog.slug(team)
+  local slug = team:lower():gsub("[^a-z0-9_-]", "-")
+  return slug ~= "" and slug or "team"
+end
+
+-- One of the store's, by its id or its name within the team.
+local function stored(self, team, name)
+  for _, one in ipairs(self.list) do
+    if one.team == team and (one.id == name or one.name == name) then
+      return one
+    end
+  end
+end
+
+-- The build a tag names.
+local function tagged(one, tag)
+  for i = #one.builds, 1, -1 do
+    local build = one.builds[i]
+    for _, name in ipairs(build.tags) do
+      if name == tag then
+        return build
+      end
+    end
+  end
+end
+
+--- What a reference names for a team: { template_id, alias, template or snapshot (a local name), build }, or nil and a
+--- refusal.
+function Catalog:resolve(team, text)
+  local ref, why = ids.reference(text)
+  if not ref then
+    return nil, reply.refusal(400, why)
+  end
+  local missing = reply.refusal(404, ("template '%s' not found"):format(text))
+  if ref.namespace and ref.namespace ~= catalog.slug(team) then
+    return nil, missing
+  end
+  local one = stored(self, team, ref.name)
+  if one then
+    local build = tagged(one, ref.tag or "default")
+    if not build then
+      return nil, reply.refusal(404, ("template '%s' has no tag '%s'"):format(ref.name, ref.tag or "default"))
+    end
+    return { template_id = one.id, alias = one.name, [one.kind] = build.of, build = build, entry = one }
+  elseif ref.tag and ref.tag ~= "default" then
+    return nil, missing
+  elseif ref.name == "base" then
+    return { template_id = "base", alias = "base", template = "base" }
+  end
+  local list, err = self.provider.templates:list()
+  if not list then
+    return nil, err
+  end
+  for _, built in ipairs(list) do
+    if built.name:lower() == ref.name and not built.name:match("^e2b%-") then
+      return { template_id = ref.name, alias = ref.name, template = built.name }
+    end
+  end
+  return nil, missing
+end
+
+local function save(self)
+  local list = encode.array {}
+  for i, one in ipairs(self.list) do
+    list[i] = one
+  end
+  return self.store:save(FILE, list)
+end
+
+-- These tags name no build any more.
+local function untag(one, tags)
+  for _, build in ipairs(one.builds) do
+    for i = #build.tags, 1, -1 do
+      for _, tag in ipairs(tags) do
+        if build.tags[i] == tag then
+          table.remove(build.tags, i)
+          break
+        end
+      end
+    end
+  end
+end
+
+--- From now on the tags name this build (nil: none). True, or nil and an error.
+function Catalog:tag(one, build, tags)
+  untag(one, tags)
+  for _, tag in ipairs(build and tags or {}) do
+    build.tags[#build.tags + 1] = tag
+  end
+  return save(self)
+end
+
+local function new(self, fields)
+  local one = { id = ids.template(), team = fields.team, name = fields.name, kind = fields.kind,
+    sandbox = fields.sandbox, created = core.wall(), builds = {} }
+  self.list[#self.list + 1] = one
+  return one
+end
+
+--- The entry of a name, made where there is none. Nil and an error.
+function Catalog:entry(team, name, kind)
+  local one = stored(self, team, name)
+  if one then
+    return one
+  end
+  one = new(self, { team = team, name = name, kind = kind })
+  local ok, err = save(self)
+  if not ok then
+    table.remove(self.list)
+    return nil, err
+  end
+  return one
+end
+
+--- Adds a build under a name (nil: none). The entry and the build, or nil and an error.
+function Catalog:add(fields)
+  local one = fields.name and stored(self, fields.team, fields.name)
+  local is_new = not one
+  if is_new then
+    one = new(self, fields)
+  end
+  untag(one, fields.tags)
+  local build = { id = fields.build or ids.uuid(), of = fields.of, tags = fields.tags, created = core.wall() }
+  one.builds[#one.builds + 1] = build
+  local ok, err = save(self)
+  if not ok then
+    table.remove(one.builds)
+    if is_new then
+      table.remove(self.list)
+    end
+    return nil, err
+  end
+  return one, build
+end
+
+--- Takes an entry away. True, or nil and an error.
+function Catalog:remove(one)
+  for i, other in ipairs(self.list) do
+    if other == one then
+      table.remove(self.list, i)
+      break
+    end
+  end
+  return save(self)
+end
+
+--- A team's entries of a kind ("template", "snapshot").
+function Catalog:of(team, kind)
+  local out = {}
+  for _, one in ipairs(self.list) do
+    if one.team == team and one.kind == kind then
+      out[#out + 1] = one
+    end
+  end
+  return out
+end
+
+function Catalog:find(team, name)
+  return stored(self, team, name)
+end
+
+catalog.tagged = tagged
+
+--- Opens it. Nil and an error.
+function catalog.open(store, provider)
+  local list, err = store:load(FILE, {})
+  if not list then
+    return nil, err
+  end
+  return setmetatable({ store = store, provider = provider, list = list }, Catalog)
+end
+
+return catalog

@@ -1,0 +1,251 @@
+-- The Connect protocol over a request: unary calls and server streams, in JSON and protobuf.
+--
+-- A call is { input = "process.StartRequest", output = "process.StartResponse", stream = true, run = function }. A
+-- unary one's run(context, message) gives the answer's message or nil and a failure; a stream's run(context, message,
+-- sink) sends with sink:send(message) and gives true or nil and a failure once nothing more comes. A failure is of
+-- connect.failure or an error of the contract.
+
+local core = require "sandbar.core"
+local encode = require "sandbar.server.encode"
+local errors = require "sandbar.errors"
+local message = require "sandbar.e2b.message"
+local wait = require "sandbar.wait"
+
+local MAX_MESSAGE = 67108864 -- bytes of a request
+local READ_TIMEOUT = 60 -- seconds for the whole of a request's message
+local KEEPALIVE = 90 -- seconds between signs of life, where the client says nothing
+
+local connect = {}
+
+local STATUS = {
+  canceled = 499, unknown = 500, invalid_argument = 400, deadline_exceeded = 504, not_found = 404, already_exists = 409,
+  permission_denied = 403, resource_exhausted = 429, failed_precondition = 400, aborted = 409, out_of_range = 400,
+  unimplemented = 501, internal = 500, unavailable = 503, data_loss = 500, unauthenticated = 401,
+}
+
+local CODES = {
+  InvalidArgument = "invalid_argument", Unsupported = "unimplemented", Unauthenticated = "unauthenticated",
+  PermissionDenied = "permission_denied", NotFound = "not_found", AlreadyExists = "already_exists",
+  Busy = "unavailable", NotRunning = "unavailable", LimitExceeded = "resource_exhausted",
+  NoSpace = "resource_exhausted", Unavailable = "unavailable", Timeout = "deadline_exceeded", Cancelled = "canceled",
+}
+
+local TYPES = {
+  ["application/json"] = { codec = "json" },
+  ["application/proto"] = { codec = "proto" },
+  ["application/connect+json"] = { codec = "json", stream = true },
+  ["application/connect+proto"] = { codec = "proto", stream = true },
+}
+
+local ACCEPTED = {
+  [false] = "application/json, application/proto", [true] = "application/connect+json, application/connect+proto",
+}
+
+function connect.failure(code, text)
+  return { connect = code, message = text }
+end
+
+--- The code and the text of a failure.
+function connect.code_of(failure)
+  if failure.connect then
+    return failure.connect, failure.message
+  elseif errors.is(failure) then
+    return CODES[failure.kind] or "internal", failure.message
+  end
+  return "internal", tostring(failure.message)
+end
+
+local function error_body(failure)
+  local code, text = connect.code_of(failure)
+  return { code = code, message = text }, STATUS[code]
+end
+
+-- ---- requests ----
+
+local function type_of(request)
+  local given = (request.headers:get("content-type") or ""):lower()
+  return TYPES[given:match("^%s*([^;%s]*)")], given:match("^%s*([^;%s]*)")
+end
+
+--- How long the client gives the call, in seconds; nil without a limit. A header that makes no sense is none.
+function connect.timeout_of(headers)
+  local text = headers:get("connect-timeout-ms")
+  local ms = text and text:match("^%d%d?%d?%d?%d?%d?%d?%d?%d?%d?$") and tonumber(text)
+  return ms and ms / 1000
+end
+
+function connect.keepalive_of(headers)
+  local seconds = tonumber(headers:get("keepalive-ping-interval") or "")
+  return seconds and seconds > 0 and seconds < 86400 and seconds or KEEPALIVE
+end
+
+-- The one message in a stream's request, or nil and a failure.
+local function opened(body)
+  local flags = body:byte(1)
+  if #body < 5 then
+    return nil, connect.failure("invalid_argument", "protocol error: incomplete envelope")
+  elseif flags % 2 == message.COMPRESSED then
+    return nil, connect.failure("internal", "protocol error: compressed without an agreed compression")
+  end
+  local a, b, c, d = body:byte(2, 5)
+  local length = ((a * 256 + b) * 256 + c) * 256 + d
+  if #body ~= length + 5 then
+    return nil, connect.failure("invalid_argument", "protocol error: the envelope is not the whole body")
+  end
+  return body:sub(6)
+end
+
+local function read_message(request, call, codec)
+  local encoding = request.headers:get(call.stream and "connect-content-encoding" or "content-encoding")
+  if encoding and encoding ~= "identity" then
+    return nil, connect.failure("unimplemented", ("unknown compression %q"):format(encoding))
+  end
+  local body, err = request:read_all(MAX_MESSAGE, READ_TIMEOUT)
+  if not body then
+    return nil, err
+  end
+  if call.stream then
+    body, err = opened(body)
+    if not body then
+      return nil, err
+    end
+  end
+  local decoded
+  decoded, err = message.decode(call.input, body, codec)
+  if not decoded then
+    return nil, connect.failure("invalid_argument", errors.is(err) and err.message or tostring(err))
+  end
+  return decoded
+end
+
+-- ---- streams ----
+
+local Sink = {}
+Sink.__index = Sink
+
+-- Envelopes of one exchange are written one at a time, by whichever task.
+local function write(self, bytes, timeout)
+  while self._writing do
+    local ok, err = wait.on(self._writing, timeout, "write")
+    if not ok then
+      return nil, err
+    end
+  end
+  if self.closed then
+    return nil, connect.failure("canceled", "the stream is over")
+  end
+  self._writing = wait.signal()
+  local ok, err = self.request:write(bytes, timeout)
+  self._at = core.now()
+  local signal = self._writing
+  self._writing = nil
+  wait.fire(signal)
+  return ok, err
+end
+
+--- Sends a message, and waits while the client does not read. True, or nil and why it cannot any more.
+function Sink:send(value)
+  local bytes, err = message.encode(self.call.output, value, self.codec)
+  if not bytes then
+    return nil, err
+  end
+  return write(self, message.envelope(0, bytes))
+end
+
+--- The last envelope: a stream without one is broken for its client.
+function Sink:finish(failure)
+  local body = "{}"
+  if failure then
+    body = encode.value { error = error_body(failure) }
+  end
+  local ok = write(self, message.envelope(message.END, body))
+  self.closed = true
+  if ok then
+    self.request:finish()
+  end
+end
+
+--- Cuts the connection without a last envelope: what is left of a stream whose sandbox was killed.
+function Sink:cut()
+  if not self.closed then
+    self.closed = true
+    self.request:abort()
+  end
+end
+
+--- Waits until the stream is over or the client has gone, and sends signs of life meanwhile: `ping` is the message of
+--- one. True when it is over, false when the client has gone, nil when the deadline has passed (then nothing was sent).
+function Sink:attend(ping, deadline)
+  while not self.closed do
+    local left = self._at + self.keepalive - core.now()
+    if deadline then
+      left = math.min(left, deadline - core.now())
+    end
+    local gone, err = self.request:gone(math.max(left, 0))
+    if self.closed then
+      break
+    elseif gone or err and err.kind ~= "Timeout" then
+      self.closed = true
+      return false
+    elseif deadline and core.now() >= deadline then
+      return nil
+    elseif core.now() >= self._at + self.keepalive and not self._writing then
+      self:send(ping)
+    end
+  end
+  return true
+end
+
+local function answer_stream(request, call, kind, context)
+  local decoded, failure = read_message(request, call, kind.codec)
+  local sink = setmetatable({
+    request = request, call = call, codec = kind.codec, keepalive = connect.keepalive_of(request.headers),
+    _at = core.now(),
+  }, Sink)
+  request:begin(200, { ["content-type"] = "application/connect+" .. kind.codec })
+  local ok
+  if decoded then
+    ok, failure = call.run(context, decoded, sink)
+  end
+  if not sink.closed then
+    sink:finish(not ok and failure or nil)
+  end
+end
+
+-- ---- unary calls ----
+
+local function answer_unary(request, call, kind, context)
+  local result
+  local decoded, failure = read_message(request, call, kind.codec)
+  if decoded then
+    result, failure = call.run(context, decoded)
+  end
+  local bytes
+  if result then
+    bytes, failure = message.encode(call.output, result, kind.codec)
+  end
+  if not bytes then
+    local body, status = error_body(failure)
+    return request:respond(status, { ["content-type"] = "application/json" }, encode.value(body))
+  end
+  return request:respond(200, { ["content-type"] = "application/" .. kind.codec }, bytes)
+end
+
+--- Answers a request for `call`. `context` is handed to its run, with `timeout` added.
+function connect.serve(request, call, context)
+  if request.method ~= "POST" then
+    return request:respond(405, { allow = "POST" }, "")
+  end
+  local kind = type_of(request)
+  local stream = call.stream == true
+  if not kind or (kind.stream == true) ~= stream then
+    return request:respond(415, { ["accept-post"] = ACCEPTED[stream] }, "")
+  end
+  context.timeout = connect.timeout_of(request.headers)
+  if stream then
+    return answer_stream(request, call, kind, context)
+  end
+  return answer_unary(request, call, kind, context)
+end
+
+return connect

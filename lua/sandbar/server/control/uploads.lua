@@ -1,0 +1,116 @@
+-- Files for builds: archives by their hash, uploaded to a signed address. What one team has uploaded is there for all
+-- its templates.
+
+local core = require "sandbar.core"
+local hosttree = require "sandbar.hosttree"
+local reply = require "sandbar.server.reply"
+local signature = require "sandbar.server.signature"
+local wait = require "sandbar.wait"
+
+local OP = "serve"
+local CHUNK = 262144
+local IDLE = 600 -- seconds without a byte
+local VALID = 3600 -- seconds that an address is
+local MOST = 8589934592 -- bytes of an archive
+local PRIVATE = 384 -- 0600
+
+local uploads = {}
+
+local function is_hash(text)
+  return #text == 64 and text:match("^[0-9a-f]+$") ~= nil
+end
+
+local function name_of(team, hash)
+  return ("upload-%s-%s"):format(signature.hash(team):sub(1, 16), hash)
+end
+
+--- The path of an archive, or nil where there is none.
+function uploads.path(server, team, hash)
+  if type(hash) ~= "string" or not is_hash(hash) then
+    return nil
+  end
+  local path = server.store.dir .. "/" .. name_of(team, hash)
+  local file = io.open(path, "rb")
+  if file then
+    file:close()
+    return path
+  end
+  return nil
+end
+
+local function sign(server, name, expires)
+  return signature.token(server.boxes.seed, ("upload:%s:%s"):format(name, expires))
+end
+
+-- GET /templates/{template}/files/{hash}
+local function link(ctx)
+  local hash = ctx.params.hash
+  if not is_hash(hash) then
+    return nil, reply.refusal(400, "validation error: the hash is not 64 hexadecimal digits")
+  end
+  local name, expires = name_of(ctx.team, hash), ("%d"):format(math.floor(core.wall()) + VALID)
+  local scheme = ctx.request.secure and "https" or "http"
+  return 201, {
+    present = uploads.path(ctx.server, ctx.team, hash) ~= nil,
+    url = ("%s://%s/_uploads/%s?expires=%s&signature=%s"):format(scheme, ctx.request.headers:get("host"), name, expires,
+      sign(ctx.server, name, expires)),
+  }
+end
+
+uploads.routes = { ["GET /templates/{template}/files/{hash}"] = link }
+
+-- The body into a file that is there when it is whole. True, or nil and a refusal or error.
+local function take(server, request, name)
+  local dir, part = server.store.dir, "part-" .. core.uuid()
+  local file, err = hosttree.at(OP, "create", dir, part, nil, PRIVATE)
+  if not file then
+    return nil, err
+  end
+  local offset = 0
+  while true do
+    local piece
+    piece, err = request:read(CHUNK, IDLE)
+    if not piece then
+      break
+    elseif offset + #piece > MOST then
+      err = reply.refusal(413, "the archive is too large")
+      break
+    end
+    local ok
+    ok, err = wait.op(file:write(offset, piece), false, OP)
+    if not ok then
+      break
+    end
+    offset = offset + #piece
+  end
+  file:close()
+  local ok
+  if not err then
+    ok, err = hosttree.at(OP, "rename", dir, part, name)
+  end
+  if not ok then
+    hosttree.at(OP, "remove", dir, part)
+    return nil, err
+  end
+  return true
+end
+
+--- Answers a PUT to a signed address.
+function uploads.serve(server, request, target)
+  local name, query = target.segments[2] or "", target.query
+  local expires = query.expires or ""
+  if request.method ~= "PUT" or #target.segments ~= 2 or not name:match("^upload%-%x+%-%x+$") then
+    return reply.failed(request, reply.refusal(404, "there is no such endpoint"))
+  elseif not signature.equal(query.signature, sign(server, name, expires))
+    or (tonumber(expires) or 0) < core.wall() then
+    return reply.failed(request, reply.refusal(403, "the address is not valid, or not any more"))
+  end
+  local ok, err = take(server, request, name)
+  if not ok then
+    return reply.failed(request, err)
+  end
+  return reply.empty(request, 200)
+end
+
+
+return uploads

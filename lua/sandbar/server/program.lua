@@ -1,0 +1,34 @@
+-- What `sandbar serve ...` does.
+
+local program = {}
+
+local OPTIONS = {
+  ["--listen"] = "listen", ["--root"] = "root", ["--api-key-file"] = "api_key_file",
+  ["--domain"] = "domain",
+}
+
+--- A function that serves until it is interrupted, or nil where that is not how it is used.
+function program.parse(...)
+  local args, opts, i = { ... }, {}, 1
+  while args[i] do
+    local name, value = OPTIONS[args[i]], args[i + 1]
+    if not name or not value then
+      return nil
+    end
+    opts[name], i = value, i + 2
+  end
+  return function()
+    local serve = require "sandbar.server.serve"
+    return require("sandbar").run(function()
+      local server, err = serve.start(opts)
+      if not server then
+        return nil, err
+      end
+      io.stdout:write(server.screen)
+      io.stdout:flush()
+      return serve.run(server)
+    end)
+  end
+end
+
+return program

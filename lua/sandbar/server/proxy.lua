@@ -1,0 +1,148 @@
+-- The way to a sandbox's ports: to its daemon on 49983, to its own servers on every other. A sandbox that sleeps is
+-- woken here, when it was made so that traffic may.
+
+local daemon = require "sandbar.server.envd.daemon"
+local refuse = require "sandbar.server.refuse"
+local signature = require "sandbar.server.signature"
+local stream = require "sandbar.stream"
+
+local IDLE = 620 -- seconds without a byte
+local WAIT = 1 -- seconds for a server inside that is just starting
+local CHUNK = 65536
+local DEFAULT_LIFETIME = 300
+local TOKEN = "e2b-traffic-access-token"
+
+-- Of one connection only, or not for a server inside.
+local HOP = {
+  connection = true, ["keep-alive"] = true, ["proxy-connection"] = true, ["transfer-encoding"] = true, te = true,
+  trailer = true, upgrade = true, ["proxy-authorization"] = true, forwarded = true, ["x-forwarded-for"] = true,
+  ["x-forwarded-host"] = true, ["x-forwarded-proto"] = true,
+}
+
+local proxy = {}
+
+local function lists(headers, extra)
+  local drop = {}
+  for name in ((headers:get("connection") or "") .. "," .. (extra or "")):gmatch("[^%s,]+") do
+    drop[name:lower()] = true
+  end
+  return drop
+end
+
+-- The headers that go in, with Host as it came or as the sandbox's mask has it.
+local function headers_in(request, info, port)
+  local drop = lists(request.headers, "host")
+  local host = request.headers:get("host")
+  local out = {}
+  if info.own.mask then
+    out[1] = { "Host", (info.own.mask:gsub("%${PORT}", ("%d"):format(port))) }
+    out[2] = { "X-Forwarded-Host", host }
+  else
+    out[1] = { "Host", host }
+  end
+  for _, pair in ipairs(request.headers) do
+    local name = pair[1]:lower()
+    if not HOP[name] and not drop[name] and name ~= TOKEN then
+      out[#out + 1] = { pair[1], pair[2] }
+    end
+  end
+  return out
+end
+
+local function headers_out(headers)
+  local drop, out = lists(headers), {}
+  for _, pair in ipairs(headers) do
+    local name = pair[1]:lower()
+    if not HOP[name] and not drop[name] then
+      out[#out + 1] = { pair[1], pair[2] }
+    end
+  end
+  return out
+end
+
+-- The request's body for the server inside, or nil where it has none.
+local function body_of(request)
+  if not request.headers:get("transfer-encoding") and (request.headers:get("content-length") or "0") == "0" then
+    return nil
+  end
+  return function()
+    return request:read(CHUNK, IDLE)
+  end
+end
+
+local function forward(server, request, entry, port)
+  local to = entry.box:port(port)
+  local answer, err = to:fetch {
+    method = request.method, path = request.target, headers = headers_in(request, entry.info, port),
+    body = body_of(request), stream = true, wait = WAIT,
+  }
+  if not answer then
+    if server.boxes.is_away(err, entry.id) then
+      return refuse.not_found(request, entry.id)
+    end
+    return refuse.closed(request, entry.id, port)
+  end
+  request:begin(answer.status, headers_out(answer.headers))
+  while true do
+    local data, why = stream.some(answer.body)
+    if not data then
+      if why then
+        request:abort()
+      else
+        request:finish()
+      end
+      break
+    elseif not request:write(data, IDLE) then
+      break
+    end
+  end
+  answer.body:close()
+  return true
+end
+
+-- Wakes a sandbox that traffic may wake: its info then, or nil.
+local function wake(server, request, info, port)
+  if info.own.auto_resume ~= "1" or info.kept ~= "memory" then
+    return nil
+  end
+  local token = daemon.token_of(server, info)
+  if port == daemon.PORT and token and not signature.equal(request.headers:get("x-access-token"), token) then
+    return false, "access token is missing or wrong: the sandbox is not resumed"
+  end
+  return server.resume(info, tonumber(info.own.timeout) or DEFAULT_LIFETIME)
+end
+
+--- Answers a request for a port of a sandbox.
+function proxy.serve(server, request, target, id, port)
+  local info = server.boxes:info(id)
+  if not info then
+    return refuse.not_found(request, id)
+  end
+  if info.own.private == "1" and port ~= daemon.PORT then
+    local given = request.headers:get(TOKEN)
+    if not given then
+      return refuse.with(request, 403, id, ("the header %s is missing"):format(TOKEN))
+    elseif not signature.equal(given, server.boxes:traffic_token(id)) then
+      return refuse.with(request, 403, id, ("the token in the header %s is invalid"):format(TOKEN))
+    end
+  end
+  if info.state ~= "running" then
+    local why
+    info, why = wake(server, request, info, port)
+    if info == false then
+      return refuse.with(request, 403, id, why)
+    elseif not info then
+      return refuse.not_found(request, id)
+    end
+  end
+  if port == daemon.PORT then
+    return daemon.serve(server, request, target, id)
+  end
+  local entry = server.boxes:running(id)
+  if not entry then
+    return refuse.not_found(request, id)
+  end
+  return forward(server, request, entry, port)
+end
+
+return proxy

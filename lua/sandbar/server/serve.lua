@@ -1,0 +1,128 @@
+-- sandbar.serve and `sandbar serve`: the server from its start to its end.
+
+local app = require "sandbar.server.app"
+local boxes = require "sandbar.server.boxes"
+local catalog = require "sandbar.server.catalog"
+local check = require "sandbar.check"
+local errors = require "sandbar.errors"
+local keys = require "sandbar.server.keys"
+local root_of = require "sandbar.local.root"
+local lifecycle = require "sandbar.server.control.lifecycle"
+local store = require "sandbar.server.store"
+
+local DEFAULT_LISTEN = "127.0.0.1:3000"
+local CONNECTIONS = 4096
+local WRITE_TIMEOUT = 600 -- seconds that a client may let a stream stand still
+
+local serve = {}
+
+serve.OPTIONS = {
+  listen = "string", root = "string", api_key_file = "string", domain = "string",
+}
+
+local function invalid(message)
+  return nil, errors.new { kind = "InvalidArgument", op = "serve", message = message }
+end
+
+-- "address:port", "[address]:port" or ":port" in two.
+local function address_of(text)
+  local address, port = text:match("^(%b[]):(%d+)$")
+  if not address then
+    address, port = text:match("^([^:]*):(%d+)$")
+  end
+  if not port or tonumber(port) > 65535 then
+    return invalid(("listen: %q is not an address and a port"):format(text))
+  end
+  address = address:gsub("^%[(.*)%]$", "%1")
+  return address == "" and "127.0.0.1" or address, tonumber(port)
+end
+
+local function is_loopback(address)
+  return address:match("^127%.%d+%.%d+%.%d+$") ~= nil or address == "::1" or address == "localhost"
+end
+
+--- What the handlers work with, without a listener. Nil and an error.
+function serve.open(opts)
+  local provider, err = require("sandbar").open { root = opts.root }
+  if not provider then
+    return nil, err
+  end
+  local kept
+  kept, err = store.open(opts.root or root_of.default())
+  if not kept then
+    return nil, err
+  end
+  local server = { provider = provider, store = kept, boxes = boxes.new(provider, kept.seed) }
+  server.keys, err = keys.open(kept, opts.api_key_file)
+  if not server.keys then
+    return nil, err
+  end
+  server.catalog, err = catalog.open(kept, provider)
+  if not server.catalog then
+    return nil, err
+  end
+  server.report = function(text)
+    io.stderr:write("sandbar serve: ", text, "\n")
+  end
+  server.resume = function(info, lifetime)
+    return lifecycle.resume({ server = server }, info, lifetime)
+  end
+  return server
+end
+
+-- What a person reads who has just started it.
+local function screen(server)
+  local key = server.keys.first
+  return table.concat({
+    ("sandbar serves the E2B protocol at %s"):format(server.url),
+    "",
+    "For the official SDKs and the CLI, in the shell of the program that uses them:",
+    "",
+    ("  export E2B_API_URL=%s"):format(server.url),
+    ("  export E2B_SANDBOX_URL=%s"):format(server.url),
+    key and ("  export E2B_API_KEY=%s"):format(key) or "  export E2B_API_KEY=...        # one of your file of keys",
+    "",
+    "Ctrl-C ends the server; sandboxes go on, and the next one finds them.",
+    "",
+  }, "\n")
+end
+
+--- Starts a server: { server, listener, url }, or nil and an error. Nothing is accepted before serve.run.
+function serve.start(opts)
+  opts = check.options("serve", 1, opts or {}, serve.OPTIONS)
+  local address, port = address_of(opts.listen or DEFAULT_LISTEN)
+  if not address then
+    return nil, port
+  elseif not is_loopback(address) and not opts.api_key_file then
+    return invalid(("listen: %s can be reached from elsewhere; that needs an api_key_file"):format(address))
+  end
+  local server, err = serve.open(opts)
+  if not server then
+    return nil, err
+  end
+  local http = require "sandbar.server.http"
+  local listener
+  listener, err = http.listen { address = address, port = port, max_connections = CONNECTIONS,
+    write_timeout = WRITE_TIMEOUT }
+  if not listener then
+    return nil, err
+  end
+  server.listener, server.port = listener, listener:address().port
+  server.domain_name = opts.domain and opts.domain:lower():match("^([^:]*)") or nil
+  server.domain = opts.domain or ("localhost:%d"):format(server.port)
+  server.url = ("http://%s:%d"):format(address:find(":", 1, true) and "[" .. address .. "]" or address, server.port)
+  server.screen = screen(server)
+  return server
+end
+
+--- Answers requests until the listener is closed.
+function serve.run(server)
+  local http = require "sandbar.server.http"
+  http.serve(server.listener, function(request)
+    app.handle(server, request)
+  end)
+  server.boxes:shut()
+  return true
+end
+
+return serve

@@ -1,0 +1,235 @@
+-- check: only 5.4
+-- check: no asan
+-- What clients other than the official ones may send: both codecs, both kinds of calls, requests that are refused. And a
+-- server that is started again.
+
+local helper = require "spec.helper"
+local serve = require "spec.support.serve"
+
+local http = require "sandbar.http"
+local json = require "sandbar.json"
+local message = require "sandbar.e2b.message"
+
+describe("sandbar serve on the wire", function()
+  local server, port
+
+  teardown(function()
+    port:close()
+    server.stop()
+  end)
+  helper.guard { each = false }
+
+  local function start()
+    server = serve.start()
+    port = http.port { port = tonumber(server.url:match(":(%d+)$")) }
+  end
+
+  setup(start)
+
+  -- One request: status, body, headers. `headers` by name; false takes one of the usual away.
+  local function ask(method, path, body, headers)
+    local all = { ["x-api-key"] = server.key, host = server.url:match("//(.*)") }
+    for name, value in pairs(headers or {}) do
+      all[name] = value or nil
+    end
+    local r = assert(http.request(port, { method = method, path = path, body = body, headers = all }, 20, "ask"))
+    return r.status, r.body, r.headers
+  end
+
+  local function create(fields)
+    local status, body = ask("POST", "/v2/sandboxes", fields or '{"templateID":"base"}')
+    assert.equal(201, status, body)
+    local made = json.decode(body)
+    return made.sandboxID, {
+      ["e2b-sandbox-id"] = made.sandboxID, ["e2b-sandbox-port"] = "49983", ["x-access-token"] = made.envdAccessToken,
+    }
+  end
+
+  local function with(headers, more)
+    local out = {}
+    for _, list in ipairs { headers, more } do
+      for name, value in pairs(list) do
+        out[name] = value
+      end
+    end
+    return out
+  end
+
+  -- The events of a stream and its last payload.
+  local function events_of(type_name, body, codec)
+    local parser, events, last = message.parser(), {}, nil
+    parser:feed(body)
+    for flags, payload in function() return parser:next() end do
+      if flags == message.END then
+        last = payload
+      else
+        events[#events + 1] = assert(message.decode(type_name, payload, codec))
+      end
+    end
+    return events, last
+  end
+
+  it("streams a command in both codecs", function()
+    local _, headers = create()
+    for _, codec in ipairs { "json", "proto" } do
+      local request = { process = { cmd = "/bin/sh", args = { "-c", "printf 'a\\0b'; exit 3" } }, stdin = false }
+      local body = message.envelope(0, assert(message.encode("process.StartRequest", request, codec)))
+      local status, answer, hs = ask("POST", "/process.Process/Start", body,
+        with(headers, { ["content-type"] = "application/connect+" .. codec }))
+      assert.equal(200, status)
+      assert.equal("application/connect+" .. codec, hs["content-type"])
+      local events, last = events_of("process.StartResponse", answer, codec)
+      assert.is_true(events[1].event.start.pid > 0)
+      assert.same({ stdout = "a\0b" }, events[2].event.data)
+      assert.same({ exitCode = 3, exited = true, status = "exit status 3", error = "exit status 3" },
+        events[3].event["end"])
+      assert.equal("{}", last)
+    end
+  end)
+
+  it("answers unary calls in both codecs, errors in JSON", function()
+    local _, headers = create()
+    for _, codec in ipairs { "json", "proto" } do
+      local kind = { ["content-type"] = "application/" .. codec }
+      local body = assert(message.encode("filesystem.StatRequest", { path = "/etc/passwd" }, codec))
+      local status, answer, hs = ask("POST", "/filesystem.Filesystem/Stat", body, with(headers, kind))
+      assert.equal(200, status)
+      assert.equal("application/" .. codec, hs["content-type"])
+      local entry = assert(message.decode("filesystem.StatResponse", answer, codec)).entry
+      assert.equal("FILE_TYPE_FILE", entry.type)
+      body = assert(message.encode("filesystem.StatRequest", { path = "/nope" }, codec))
+      status, answer, hs = ask("POST", "/filesystem.Filesystem/Stat", body, with(headers, kind))
+      assert.equal(404, status)
+      assert.equal("application/json", hs["content-type"])
+      assert.equal("not_found", json.decode(answer).code)
+    end
+  end)
+
+  it("refuses calls of the wrong form", function()
+    local _, headers = create()
+    local function call(method, path, body, kind)
+      return ask(method, path, body, with(headers, { ["content-type"] = kind }))
+    end
+    local status, _, hs = call("GET", "/process.Process/List", nil, "application/json")
+    assert.equal(405, status)
+    assert.equal("POST", hs.allow)
+    status, _, hs = call("POST", "/process.Process/List", "{}", "application/connect+json")
+    assert.equal(415, status)
+    assert.equal("application/json, application/proto", hs["accept-post"])
+    assert.equal(415, (call("POST", "/process.Process/Start", "{}", "application/json")))
+    assert.equal(404, (call("POST", "/process.Process/Nope", "{}", "application/json")))
+    local answer
+    status, answer = call("POST", "/process.Process/List", "{", "application/json")
+    assert.equal(400, status)
+    assert.equal("invalid_argument", json.decode(answer).code)
+    for _, body in ipairs { "", "\0\0\0\0\9{}", "\0\0\0\0\2{", "\0\0\0\0\1{" } do
+      status, answer = call("POST", "/process.Process/Start", body, "application/connect+json")
+      assert.equal(200, status)
+      local events, last = events_of("process.StartResponse", answer, "json")
+      assert.equal(0, #events)
+      assert.equal("invalid_argument", json.decode(last).error.code)
+    end
+  end)
+
+  it("keeps envd's internal paths from outside, and others to who has the token", function()
+    local id, headers = create()
+    local status, body = ask("POST", "/init", "{}", headers)
+    assert.equal(404, status)
+    assert.same({ message = "not found", path = "/init", code = 404 }, json.decode(body))
+    assert.equal(401, (ask("GET", "/envs", nil, with(headers, { ["x-access-token"] = "wrong" }))))
+    assert.equal(204, (ask("GET", "/health", nil, with(headers, { ["x-access-token"] = false }))))
+    local other = create()
+    assert.equal(401, (ask("GET", "/envs", nil, with(headers, { ["e2b-sandbox-id"] = other }))))
+    status, body = ask("GET", "/envs", nil, headers)
+    assert.equal(200, status)
+    assert.equal(id, json.decode(body).E2B_SANDBOX_ID)
+  end)
+
+  it("says what is wrong with a request for a sandbox's port", function()
+    local id = create()
+    assert.equal(400, (ask("GET", "/x", nil, { ["e2b-sandbox-id"] = id })))
+    local status, body = ask("GET", "/x", nil, { host = "3000-" .. id .. ".localhost" })
+    assert.equal(502, status)
+    assert.equal(3000, json.decode(body).port)
+    status, body = ask("GET", "/x", nil, { host = "3000-inothere.localhost", ["user-agent"] = "Mozilla/5.0" })
+    assert.equal(502, status)
+    assert.truthy(body:find("<!doctype html>", 1, true))
+    assert.truthy(body:find("inothere", 1, true))
+  end)
+
+  it("is not for pages of other sites", function()
+    local id = create()
+    assert.equal(403, (ask("GET", "/sandboxes/" .. id, nil, { host = "evil.test" })))
+    assert.equal(403, (ask("GET", "/sandboxes/" .. id, nil, { origin = "http://evil.test" })))
+    assert.equal(403, (ask("DELETE", "/sandboxes/" .. id, nil, { origin = "null" })))
+    assert.equal(200, (ask("GET", "/sandboxes/" .. id, nil, { origin = server.url })))
+  end)
+
+  it("takes a segment with a slash for one", function()
+    local id = create()
+    local status, body = ask("POST", "/sandboxes/" .. id .. "/snapshots", '{"name":"snap:v2"}')
+    assert.equal(201, status, body)
+    local snapshot = json.decode(body).snapshotID
+    assert.truthy(snapshot:match("/snap:v2$"))
+    local path = "/templates/" .. snapshot:gsub("/", "%%2F"):gsub(":", "%%3A")
+    assert.equal(204, (ask("DELETE", path)))
+    assert.equal(404, (ask("DELETE", path)))
+  end)
+
+  it("has the endpoints of the older clients, with their own defaults", function()
+    local id = create()
+    local status, body = ask("POST", "/sandboxes", '{"templateID":"base","secure":true,"metadata":{}}')
+    assert.equal(201, status)
+    local old = json.decode(body).sandboxID
+    local _
+    _, body = ask("GET", "/sandboxes/" .. old)
+    local detail = json.decode(body)
+    assert.equal(15, require("sandbar.server.stamp").seconds(detail.endAt)
+      - require("sandbar.server.stamp").seconds(detail.startedAt))
+    assert.equal(400, (ask("POST", "/sandboxes/" .. id .. "/connect", "{}")))
+    assert.equal(200, (ask("POST", "/sandboxes/" .. id .. "/connect", '{"timeout":10}')))
+    assert.equal(200, (ask("POST", "/v2/sandboxes/" .. id .. "/connect", "")))
+    status, body = ask("POST", "/sandboxes/" .. id .. "-6532622b/resume", "{}")
+    assert.equal(409, status)
+    assert.equal(409, json.decode(body).code)
+    assert.equal(204, (ask("POST", "/sandboxes/" .. id .. "/refreshes", '{"duration":60}')))
+  end)
+
+  it("mints and withdraws keys", function()
+    local status, body = ask("POST", "/api-keys", '{"name":"ci"}')
+    assert.equal(201, status)
+    local made = json.decode(body)
+    assert.truthy(made.key:match("^e2b_%x+$"))
+    assert.equal(200, (ask("GET", "/v2/sandboxes", nil, { ["x-api-key"] = made.key })))
+    local _
+    _, body = ask("GET", "/api-keys")
+    assert.is_nil(body:find(made.key, 1, true))
+    assert.equal(404, (ask("DELETE", "/api-keys/" .. made.id, nil, { ["x-api-key"] = server.other_key })))
+    assert.equal(204, (ask("DELETE", "/api-keys/" .. made.id)))
+    assert.equal(401, (ask("GET", "/v2/sandboxes", nil, { ["x-api-key"] = made.key })))
+  end)
+
+  it("finds its sandboxes, tokens and processes again after it was killed", function()
+    local id, headers = create()
+    local octets = with(headers, { ["content-type"] = "application/octet-stream" })
+    assert.equal(200, (ask("POST", "/files?path=kept", "yes", octets)))
+    local request = '{"process":{"cmd":"/bin/sh","args":["-c","exec sleep 600 </dev/null >/dev/null 2>&1"]},"tag":"kept"}'
+    local answer = assert(http.request(port, { method = "POST", path = "/process.Process/Start", stream = true,
+      body = message.envelope(0, request), headers = with(headers, { ["content-type"] = "application/connect+json", host = "localhost" }) }, 20, "ask"))
+    local first = assert(require("sandbar.stream").some(answer.body, 20))
+    assert.truthy(first:find('"start"', 1, true))
+    answer.body:close()
+    server.kill()
+    port:close()
+    start()
+    local status, body = ask("GET", "/files?path=kept", nil, headers)
+    assert.equal(200, status)
+    assert.equal("yes", body)
+    status, body = ask("POST", "/process.Process/List", "{}", with(headers, { ["content-type"] = "application/json" }))
+    assert.equal(200, status)
+    local list = json.decode(body).processes
+    assert.equal(1, #list)
+    assert.equal("kept", list[1].tag)
+    assert.equal(204, (ask("DELETE", "/sandboxes/" .. id)))
+  end)
+end)

@@ -200,7 +200,8 @@ describe("the control plane of E2B", function()
       end
       for _, spec in ipairs {
         { template = "Upper" }, { template = "a", snapshot = "b" }, { lifetime = 0 }, { labels = { ["sandbar-id"] = "x" } },
-        { network = { deny = {} } }, { network = "some" }, { id = "-x" }, { on_expiry = "stop" }, { user = "" },
+        { network = { deny = {} } }, { network = "some" },
+        { network = { allow = { "a.b", nil, "c.d" } } }, { id = "-x" }, { on_expiry = "stop" }, { user = "" },
         { network = { allow = { "a.b" }, inject = { { host = "a.b", set_headers = { A = "${e2b.secrets.x}" } } } } },
       } do
         kind("InvalidArgument", boxes:create(spec))
@@ -555,6 +556,114 @@ describe("the control plane of E2B", function()
       plane:faults {}
       assert.equal(1, #boxes:list())
       assert.equal(before, #boxes.snapshots:list())
+    end)
+  end)
+
+  describe("templates", function()
+    local dir
+
+    busted.setup(function()
+      dir = helper.dir("context")
+      helper.sh("cd %s && mkdir -p app/deep && printf hello > app/a.txt && printf x > app/deep/%s && chmod 755 app/a.txt "
+        .. "&& ln -s a.txt app/link && printf one > single", helper.quote(dir), ("n"):rep(120))
+    end)
+
+    local function build(opts)
+      opts.name = opts.name or "tool"
+      return boxes.templates:build(opts)
+    end
+
+    it("are built of the steps that the local provider takes, with their log", function()
+      local heard = {}
+      local made = assert_ok(build { from = "base", tags = { "v1" }, limits = { cpus = 2, memory = 512 * 2 ^ 20 }, steps = {
+        { run = "echo it's" }, { run = { "apt-get", "install", "a b" } }, { env = { B = "2", A = "1" } },
+        { workdir = "/srv" }, { user = "app" }, { start = "serve" }, { ready = { port = 80 } },
+      }, on_progress = function(event)
+        heard[#heard + 1] = event.line
+      end })
+      assert.equal(7, #made.steps)
+      assert.equal(5, #heard)
+      local log = plane:log()
+      assert.same({ name = "tool", tags = { "v1" }, cpuCount = 2, memoryMB = 512 }, log[1].body)
+      local start = log[2].body
+      assert.equal("base", start.fromTemplate)
+      assert.same({ "/bin/sh -c 'echo it'\\''s'" }, start.steps[1].args)
+      assert.same({ "'apt-get' 'install' 'a b'" }, start.steps[2].args)
+      assert.same({ "A", "1", "B", "2" }, start.steps[3].args)
+      assert.equal("/bin/sh -c 'serve'", start.startCmd)
+      assert.equal('[ -n "$(ss -Htuln sport = :80)" ]', start.readyCmd)
+      assert.is_nil(start.force)
+    end)
+
+    it("get files and trees of the host, each once", function()
+      local steps = { { copy = dir .. "/app", to = "/srv/app", owner = "app", mode = "755" },
+        { copy = dir .. "/single", to = "/srv/single" } }
+      assert_ok(build { steps = steps, from = { image = "debian:12" }, cache = false })
+      local log, sent = plane:log(), {}
+      for _, request in ipairs(log) do
+        if request.method == "PUT" then
+          assert.is_nil(request.headers["X-API-Key"])
+          assert.equal("yes", request.headers["X-Store"])
+          assert.truthy(request.path:find("?sig=a%2Fb", 1, true))
+          assert.is_string(request.headers["Content-Length"])
+          for _, entry in ipairs(request.body) do
+            sent[entry.name] = entry
+          end
+        elseif request.path:find("/v2/templates/", 1, true) then
+          assert.equal("debian:12", request.body.fromImage)
+          assert.is_true(request.body.force)
+          assert.same({ "app", "/srv/app", "app", "755" }, request.body.steps[1].args)
+        end
+      end
+      assert.equal("5", sent.app.type)
+      assert.equal("hello", sent["app/a.txt"].text)
+      assert.equal(493, sent["app/a.txt"].mode % 512)
+      assert.equal("x", sent["app/deep/" .. ("n"):rep(120)].text)
+      assert.equal("a.txt", sent["app/link"].link)
+      assert.equal("one", sent.single.text)
+      assert_ok(build { steps = steps })
+      for _, call in ipairs(plane:calls()) do
+        assert.is_nil(call:match("^PUT"))
+      end
+    end)
+
+    it("that cannot be built say which step it was, and what it wrote", function()
+      local err = kind("CommandFailed", build { steps = { { run = "true" }, { run = "exit 3" } } })
+      assert.equal(2, err.step)
+      assert.truthy(err.output:find("exit 3", 1, true))
+    end)
+
+    it("are refused where they would come out otherwise", function()
+      for _, opts in ipairs {
+        { network = "deny" }, { limits = { disk = 1 } }, { steps = { { env = { A = "$HOME" } } } },
+        { steps = { { ready = "true", timeout = 5 } } }, { steps = { { start = false } } },
+      } do
+        kind("Unsupported", build(opts))
+      end
+      kind("InvalidArgument", build { name = "Upper" })
+      kind("InvalidArgument", build { limits = { memory = 1000 } })
+      kind("InvalidArgument", build { tags = { "a:b" } })
+      kind("NotFound", build { steps = { { copy = dir .. "/none", to = "/" } } })
+      assert.equal(0, #plane:log())
+    end)
+
+    it("B-59: are listed, tagged, and deleted when nothing stands on them", function()
+      assert_ok(build { name = "used" })
+      local box = create { template = "used" }
+      box:pause()
+      local found = {}
+      for _, template in ipairs(boxes.templates:list()) do
+        found[template.name] = template
+      end
+      assert.equal(536870912, found.used.memory)
+      kind("Busy", boxes.templates:delete("used"))
+      assert_ok(box:destroy())
+      assert_ok(boxes.templates:tag("used", { "prod", "v2" }))
+      assert.equal(2, #boxes.templates:tags("used"))
+      assert_ok(boxes.templates:untag("used", { "v2" }))
+      assert.equal("prod", boxes.templates:tags("used")[1].tag)
+      assert_ok(boxes.templates:delete("used"))
+      kind("NotFound", boxes.templates:delete("used"))
     end)
   end)
 

@@ -9,6 +9,7 @@
 #     pause    pauses the sandbox that the path names before it does anything
 #   GET /_log      every request since the last look: method, path, headers, body
 import ctypes
+import io
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import socket
 import ssl
 import struct
 import sys
+import tarfile
 import threading
 import time
 from datetime import datetime, timezone
@@ -29,7 +31,7 @@ BEARER = "sk_e2b_" + "7b" * 20
 V1 = "v1" in sys.argv[1:]
 lock = threading.RLock()
 faults, log = [], []
-sandboxes, snapshots, keys, templates, builds, tags = {}, {}, {}, {}, {}, {}
+sandboxes, snapshots, keys, templates, builds, tags, files = {}, {}, {}, {}, {}, {}, {}
 templates["base"] = {"templateID": "t" * 20, "names": ["base"]}
 
 
@@ -198,6 +200,10 @@ def with_templates(method, parts, query, body):
             build.update(build["end"])
         return 200, {"templateID": parts[1], "buildID": parts[3], "status": build["status"], "logs": [], "logEntries": page,
                      "reason": build.get("reason")}, {}
+    if method == "GET" and parts[2:3] == ["files"]:
+        return 201, {"present": True} if parts[3] in files else {
+            "present": False, "url": "http://127.0.0.1:%d/upload/%s?sig=a%%2Fb" % (server.server_address[1], parts[3]),
+            "headers": {"X-Store": "yes"}}, {}
     if method == "GET" and parts == ["v2", "templates"]:
         return 200, [dict(t, buildID="b", buildStatus="ready", cpuCount=2, memoryMB=512, aliases=t["names"],
                           createdAt="2026-09-01T10:00:00Z") for t in templates.values()], {}
@@ -329,6 +335,13 @@ class Handler(BaseHTTPRequestHandler):
             with lock:
                 told, log[:] = list(log), []
             return self.say(200, told, {})
+        if self.command == "PUT" and self.path.startswith("/upload/"):
+            with tarfile.open(fileobj=io.BytesIO(raw)) as tar:
+                found = [{"name": m.name, "type": m.type.decode(), "mode": m.mode, "link": m.linkname,
+                          "text": tar.extractfile(m).read().decode("latin-1") if m.isfile() else ""} for m in tar]
+            with lock:
+                files[self.path[8:72]] = found
+            raw = json.dumps(found).encode()
         with lock:
             log.append({"method": self.command, "path": self.path, "headers": dict(self.headers), "body": raw.decode(),
                         "peer": self.client_address[1]})
@@ -342,6 +355,9 @@ class Handler(BaseHTTPRequestHandler):
         if do == "stall":
             self.rfile.read(1)
             return self.end()
+
+        if self.command == "PUT" and self.path.startswith("/upload/"):
+            return self.say(200, "", {})
 
         def authorized(first):
             if first == "api-keys":

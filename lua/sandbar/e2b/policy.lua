@@ -29,6 +29,9 @@ local function entries(list, clause, names)
         names and "a host name, " or ""))
     end
   end
+  if check.holed(list) then
+    return invalid(clause, clause .. ": the list has a hole")
+  end
   for i, value in ipairs(list) do
     if value:find(":", 1, true) then
       return unsupported(clause, ("%s: %s: the vendor knows addresses of IPv4 only"):format(clause, value))
@@ -108,7 +111,9 @@ local function rules_of(list)
     end
     count = count + 1
   end
-  if count > MOST_HOSTS then
+  if check.holed(list) then
+    return invalid("network.inject", "network.inject: the list has a hole")
+  elseif count > MOST_HOSTS then
     return unsupported("network.inject", ("network.inject: the vendor takes %d rules"):format(MOST_HOSTS))
   end
   for i = 1, count do

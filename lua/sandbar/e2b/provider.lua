@@ -22,6 +22,7 @@ local values = require "sandbar.local.values"
 
 local keys, launch = lazy "sandbar.e2b.keys", lazy "sandbar.local.launch"
 local measuring, snapshots = lazy "sandbar.measuring", lazy "sandbar.e2b.snapshots"
+local templates = lazy "sandbar.e2b.templates"
 
 local provider = {}
 
@@ -311,6 +312,7 @@ class = core.class("Provider", methods, {
   getters = {
     keys = collection("keys", keys),
     snapshots = collection("snapshots", snapshots),
+    templates = collection("templates", templates),
   },
   tostring = function(state)
     return ("sandbar.Provider e2b (%s)"):format(state._closed and "closed" or state._driver.client.origin)

@@ -1,4 +1,6 @@
+-- check: only 5.4
 -- check: no user
+-- check: no asan
 -- The E2B provider's control plane over real sockets: lives of sandboxes, identity, policy, images, keys. Row ids are
 -- those of docs/requirements.md, B and two digits those of known faults.
 

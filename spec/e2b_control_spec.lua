@@ -203,7 +203,8 @@ describe("the control plane of E2B", function()
       for _, spec in ipairs {
         { template = "Upper" }, { template = "a", snapshot = "b" }, { lifetime = 0 }, { labels = { ["sandbar-id"] = "x" } },
         { network = { deny = {} } }, { network = "some" },
-        { network = { allow = { "a.b", nil, "c.d" } } }, { id = "-x" }, { on_expiry = "stop" }, { user = "" },
+        { network = { allow = { "a.b", nil, "c.d" } } },
+        { labels = { a = "\255" } }, { env = { A = "\255" } }, { id = "-x" }, { on_expiry = "stop" }, { user = "" },
         { network = { allow = { "a.b" }, inject = { { host = "a.b", set_headers = { A = "${e2b.secrets.x}" } } } } },
       } do
         kind("InvalidArgument", boxes:create(spec))
@@ -441,9 +442,25 @@ describe("the control plane of E2B", function()
       local found = boxes:list { labels = odd }
       assert.equal(1, #found)
       assert.same(odd, found[1].labels)
+      for _, value in ipairs { "a b", "a+b", "a/b", "50%", "%2F", "a&b=c", "=", "é漢😀", "", ("k"):rep(1024) } do
+        create { labels = { v = value } }
+        assert.equal(1, #boxes:list { labels = { v = value } }, value)
+      end
       plane:log()
       boxes:list { labels = { ["a b"] = "c&d=é" } }
       assert.truthy(plane:log()[1].path:find("a%252520b%3Dc%252526d%25253D%2525C3%2525A9", 1, true))
+    end)
+
+    it("B50: what is not there may be null, and what is new is not looked at", function()
+      plane:faults { { method = "GET", path = "^/v2/sandboxes", ["do"] = "status", status = 200, body = [=[[
+        {"sandboxID":"inull-6532622b","state":"running","startedAt":null,"endAt":null,"alias":null,"templateID":"t",
+         "lifecycle":null,"network":null,"allowInternetAccess":null,"cpuCount":1e0,"new":{"a":[]},
+         "metadata":{"sandbar-provider":"e2b","sandbar-id":"x","sandbar-token":"t"}}]]=] } }
+      local info = boxes:list()[1]
+      assert.equal("inull", info.provider_id)
+      assert.is_nil(info.started_at)
+      assert.equal("t", info.template)
+      assert.same({}, info.labels)
     end)
 
     it("B33: what a server lets through that does not match is left out", function()

@@ -85,7 +85,10 @@ describe("the way to the control plane of E2B", function()
       local err = kind("Unavailable", plane:open({ retries = 0 }):list())
       assert.is_true(err.foreign)
       assert.is_true(#err.message < 100)
-      for _, text in ipairs { page, "[1,2", "\0x", "null", '"text"' } do
+      assert.equal("text/html", err.content_type)
+      assert.truthy(err.excerpt:find("^<html>") and #err.excerpt < 400)
+      for _, text in ipairs { page, "[1,2", "\0x", "null", '"text"', "\239\187\191[]",
+        ("["):rep(10000) } do
         fault { path = "^/v2/sandboxes", times = 9, ["do"] = "status", status = 200, body = text, type = "text/html" }
         kind("Protocol", boxes:list { timeout = 5 })
       end
@@ -99,6 +102,12 @@ describe("the way to the control plane of E2B", function()
       local err = kind("InvalidArgument", boxes:list())
       assert.is_nil(err.message:find(planes.KEY, 1, true))
       assert.is_true(#err.message < 700)
+      for cut = 470, 500 do -- wherever the rest is left out, no part of a key remains
+        fault { path = "^/v2/sandboxes", ["do"] = "status", status = 400, body = ("y"):rep(cut) .. planes.KEY, type = "x" }
+        err = kind("InvalidArgument", boxes:list())
+        assert.is_nil(err.message:find("5a5", 1, true))
+        assert.is_nil(err.excerpt:find("5a5", 1, true))
+      end
     end)
 
     it("codes of Connect and refusals of the port proxy are in the same table", function()
@@ -130,8 +139,27 @@ describe("the way to the control plane of E2B", function()
       assert.equal(1, #plane:log())
     end)
 
+    it("B38: a hint is a number of seconds or a date, nonsense is none, and no hint means no second try", function()
+      local function hint(text, date)
+        return answers.retry_after(require("sandbar.headers").new { { "Retry-After", text }, date and { "Date", date } })
+      end
+      local before, after = "Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:49:39 GMT"
+      for text, seconds in pairs { ["0"] = 0, ["1"] = 1, ["2147483"] = 2147483 } do
+        assert.equal(seconds, hint(text))
+      end
+      assert.equal(2, hint(after, before))
+      assert.equal(0, hint(before, after))
+      for _, text in ipairs { "2.5", "-1", "1e9", "soon", "", "99999999999", "Sun, 06 Foo 1994 08:49:37 GMT" } do
+        assert.is_nil(hint(text))
+      end
+      fault { path = "^/v2/sandboxes", times = 9, ["do"] = "status", status = 429 }
+      plane:log()
+      kind("RateLimited", boxes:list())
+      assert.equal(1, #plane:log())
+    end)
+
     it("a create that was refused as one too many is asked for again, and is one", function()
-      fault { method = "POST", times = 2, ["do"] = "status", status = 429 }
+      fault { method = "POST", times = 2, ["do"] = "status", status = 429, headers = { ["Retry-After"] = "0" } }
       assert_ok(boxes:create { lifetime = 60 })
       assert.equal(3, count(plane:calls(), "POST /v2/sandboxes"))
       assert.equal(1, #boxes:list())
@@ -303,6 +331,28 @@ describe("the way to the control plane of E2B", function()
       assert.is_true(n <= 3, n)
     end)
 
+    it("B39: neither waits that end early nor providers that are dropped leave sockets", function()
+      local function settled()
+        collectgarbage()
+        collectgarbage()
+        return helper.anonymous_fds()
+      end
+      assert_ok(boxes:list())
+      local before = settled()
+      fault { path = "^/v2/sandboxes", times = 20, ["do"] = "stall" }
+      for _ = 1, 20 do
+        kind("Timeout", boxes:list { timeout = 0.002 })
+      end
+      plane:faults {}
+      for _ = 1, 20 do
+        assert_ok(plane:open():list())
+        kind("Unavailable", plane:open({ api_url = "http://127.0.0.1:1", retries = 0 }):list())
+      end
+      assert(helper.eventually(function()
+        return settled() - before <= 5
+      end))
+    end)
+
     it("nobody who answers is Unavailable at once, and a create was not made", function()
       local nowhere = require("sandbar.e2b.provider").open({ api_key = "some key", api_url = "http://127.0.0.1:1",
         retries = 1 }, 1)
@@ -318,6 +368,42 @@ describe("the way to the control plane of E2B", function()
       ]]):format(planes.KEY, plane.url), { env = { http_proxy = "http://127.0.0.1:1", HTTPS_PROXY = "http://127.0.0.1:1",
         ALL_PROXY = "http://127.0.0.1:1" } })
       assert.equal("0\n", child.stdout)
+    end)
+
+    it("B40: the environment's, where that is asked for, with its exceptions", function()
+      local proxies = require "sandbar.e2b.proxies"
+      local function of(origin, variables)
+        return proxies.of(origin, function(name)
+          return variables[name]
+        end)
+      end
+      local url = "http://proxy:3128"
+      for _, name in ipairs { "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY" } do
+        assert.equal(url, of("https://api.corp", { [name] = url }))
+      end
+      assert.equal(url, of("http://api.corp", { http_proxy = "proxy:3128" }))
+      assert.is_nil(of("http://api.corp", { HTTP_PROXY = url })) -- a request's header in CGI
+      assert.is_nil(of("https://api.corp", {}))
+      for _, origin in ipairs { "http://localhost:3000", "https://127.0.0.9", "http://[::1]:80", "http://a.localhost" } do
+        assert.is_nil(of(origin, { all_proxy = url }))
+      end
+      for list, direct in pairs {
+        ["*"] = true, [".corp"] = true, ["corp"] = true, ["API.corp:443"] = true, ["api.corp:80"] = false, ["pi.corp"] = false,
+        [",, x"] = false, ["[::1"] = false, ["10.0.0.0/99"] = false, ["*.corp"] = true, ["a.b,api.corp"] = true,
+      } do
+        assert.equal(not direct and url or nil, of("https://api.corp", { all_proxy = url, no_proxy = list }), list)
+      end
+      assert.is_nil(of("https://10.1.2.3", { all_proxy = url, NO_PROXY = "10.0.0.0/8" }))
+      assert.equal(url, of("https://11.1.2.3", { all_proxy = url, NO_PROXY = "10.0.0.0/8" }))
+      assert.is_nil(of("https://[fd00::1]:8443", { all_proxy = url, no_proxy = "[fd00::1]:8443" }))
+      local child = helper.run_lua(([[
+        local sandbar = require "sandbar"
+        local boxes = sandbar.assert(require("sandbar.e2b.provider").open({ api_key = "a key", retries = 0,
+          api_url = "http://nowhere.invalid", proxy = "environment" }, 1))
+        print(boxes:list())
+      ]]), { env = { http_proxy = "http://127.0.0.1:1" } })
+      assert.truthy(child.stdout:find("nowhere.invalid cannot be reached", 1, true), child.stdout)
+      kind("InvalidArgument", require("sandbar.e2b.provider").open({ api_key = "k", proxy = "envronment" }, 1))
     end)
 
     it("A-09: reads neither key nor address from the environment", function()

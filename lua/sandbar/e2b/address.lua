@@ -57,8 +57,8 @@ local PROXIES = { http = true, https = true, socks5 = true, socks5h = true }
 
 --- True, or nil and InvalidArgument: the URL of a proxy. What is a secret is looked at when it is used.
 function address.check_proxy(url)
-  if type(url) == "string" and not PROXIES[url:match("^(%w+)://[^%s%z]+$")] then
-    return bad("proxy", "http://, https://, socks5:// or socks5h://, a host, perhaps a port is needed")
+  if type(url) == "string" and url ~= "environment" and not PROXIES[url:match("^(%w+)://[^%s%z]+$")] then
+    return bad("proxy", "\"environment\", or http://, https://, socks5:// or socks5h:// and a host is needed")
   end
   return true
 end

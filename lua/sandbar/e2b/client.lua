@@ -1,7 +1,7 @@
 -- Calls of the control plane: JSON over HTTP, with the keys, within one deadline, tried again where that is safe.
 --
--- Safe is: what was refused with "too many requests"; what was never sent; and, of calls that may be carried out twice,
--- what got no whole answer or one from a server that could not just now.
+-- Safe is: what was refused with "too many requests" and a time when not; what was never sent; and, of calls that may
+-- be carried out twice, what got no whole answer or one from a server that could not just now.
 
 local address = require "sandbar.e2b.address"
 local answers = require "sandbar.e2b.errors"
@@ -83,6 +83,20 @@ function client.new(options)
   if not ok then
     return nil, err
   end
+  local proxy = options.proxy
+  if proxy == "environment" then
+    proxy = require("sandbar.e2b.proxies").of(origin, os.getenv)
+    ok, err = address.check_proxy(proxy)
+    if not ok then
+      return nil, err
+    end
+  end
+  if options.sandbox_url then
+    ok, err = address.split(options.sandbox_url, "sandbox_url")
+    if not ok then
+      return nil, err
+    end
+  end
   local limit = REQUEST_TIMEOUT
   if options.request_timeout ~= nil then
     limit, err = duration.timeout(options.request_timeout, "request_timeout")
@@ -104,8 +118,8 @@ function client.new(options)
     headers = options.headers or {},
     limit = limit,
     retries = retries,
-    transport = options.transport
-      or over_http { origin = origin, proxy = as_secret(options.proxy), ca_file = options.ca_file },
+    sandbox_url = options.sandbox_url,
+    transport = options.transport or over_http { origin = origin, proxy = as_secret(proxy), ca_file = options.ca_file },
     injected = options.transport ~= nil,
   }, Client)
 end
@@ -144,10 +158,7 @@ local function judge(answer, call)
   end
   local value = json.decode(answer.body)
   if type(value) ~= "table" or value == json.null then
-    return nil, errors.new {
-      kind = "Protocol", op = call.op, id = call.id, status = answer.status,
-      message = "the answer is no JSON; is api_url that of a control plane?",
-    }
+    return nil, answers.of_nonsense(answer, call.op, call.id and { id = call.id })
   end
   return value
 end
@@ -155,7 +166,7 @@ end
 -- May a call that has failed with `err` be made again?
 local function again(err, call)
   if err.kind == "RateLimited" then
-    return true
+    return err.retry_after ~= nil -- a quota that says nothing of when is not asked again
   elseif err.status == nil then -- no answer
     return err.kind == "Unavailable" or call.repeatable and (err.kind == "Protocol" or err.kind == "OutcomeUnknown")
   end

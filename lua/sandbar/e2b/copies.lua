@@ -69,9 +69,10 @@ function copies.make(driver, id, n, owned, timeout)
   if not r then
     return nil, err
   end
-  local snapshot
-  snapshot, err = driver:snapshot(id, nil, true, link.left(deadline))
+  local name, snapshot = "sandbar-" .. core.uuid() -- known before it is: a lost answer leaves none either
+  snapshot, err = driver:snapshot(id, name, true, link.left(deadline))
   if not snapshot then
+    undo(driver, {}, name)
     return nil, errors.from(err, "fork")
   end
   local made = {}

@@ -75,7 +75,11 @@ function creating.post(client, call, old)
     client.generation = 1
   end
   call.path, call.body = path, old or call.body
-  return client:call(call)
+  local value, answer, _, open = client:call(call)
+  if not value and answer.foreign then -- neither is there: it says nothing about generations
+    client.generation = nil
+  end
+  return value, answer, nil, open
 end
 
 -- ---- one at a time ----

@@ -11,6 +11,7 @@ local lazy = require "sandbar.lazy"
 local link_of = require "sandbar.link"
 local policy_of = require "sandbar.e2b.policy"
 local record = require "sandbar.e2b.record"
+local record_of = require "sandbar.record"
 local spec = require "sandbar.e2b.spec"
 local values = require "sandbar.local.values"
 
@@ -124,12 +125,17 @@ function Driver:page(filter, after, timeout)
       states[#states + 1] = state
     end
   end
+  local labels = record_of.labels(filter.label)
+  local ok, err = identity.check_labels(labels)
+  if not ok then
+    return nil, err
+  end
   if #states == 0 then -- the vendor keeps nothing of what has gone
     return {}, nil
   end
   local entries, more = finding.page(self.client, {
-    filter = identity.filter { labels = require("sandbar.record").labels(filter.label) }, states = states,
-    limit = math.min(filter.page_size, 100), after = after,
+    filter = identity.filter { labels = labels }, states = states, after = after,
+    limit = math.min(filter.page_size, 100),
   }, timeout, "list")
   if not entries then
     return nil, more
@@ -256,7 +262,12 @@ function Driver:set_lifetime(id, lifetime, timeout, extend)
     op = "set_lifetime", method = "POST", path = "/timeout", timeout = link_of.left(deadline), repeatable = true,
     body = { timeout = seconds },
   }, needs_running)
-  return value and core.wall() + seconds, err
+  if not value then
+    return nil, err
+  end
+  -- The vendor cuts what its plan does not allow, and says nothing.
+  local r = detail(self, id, link_of.left(deadline), "set_lifetime")
+  return r and r.fields.ends_ms and r.fields.ends_ms / 1000 or core.wall() + seconds
 end
 
 --- The kind that was taken; of a paused one what it has, which the vendor does not say.

@@ -1,12 +1,14 @@
 -- What the vendor's answers mean: one table from HTTP statuses, codes of Connect and refusals of the port proxy to the
 -- kinds of the contract. Texts of the other side are shortened here, and redacted by errors.new.
 
+local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local json = require "sandbar.json"
+local time = require "sandbar.e2b.time"
 
 local answers = {}
 
-local LONGEST = 500
+local LONGEST, EXCERPT, LONGEST_SECRET = 500, 300, 65536
 
 -- Of the control plane and of plain HTTP into a sandbox.
 local STATUS = {
@@ -35,17 +37,35 @@ function answers.kind_of_code(code)
   return CODE[code] or "Protocol"
 end
 
---- The whole seconds of a Retry-After header, which may be a date or nonsense: then nil.
+local MONTHS = {
+  Jan = 1, Feb = 2, Mar = 3, Apr = 4, May = 5, Jun = 6, Jul = 7, Aug = 8, Sep = 9, Oct = 10, Nov = 11, Dec = 12,
+}
+
+-- Seconds since 1970 of a date as HTTP has it, or nil.
+local function http_date(text)
+  local day, month, year, clock = text:match("^%a+, (%d%d) (%a%a%a) (%d%d%d%d) (%d%d:%d%d:%d%d) GMT$")
+  return day and MONTHS[month] and time.of(("%s-%02d-%sT%sZ"):format(year, MONTHS[month], day, clock))
+end
+
+--- The seconds of a Retry-After header, a number or a date; nil for nonsense.
 function answers.retry_after(headers)
   local text = headers and headers["retry-after"]
-  local seconds = text and text:match("^%s*(%d+)%s*$")
-  seconds = seconds and tonumber(seconds)
+  if not text then
+    return nil
+  end
+  local seconds = tonumber(text:match("^%s*(%d+)%s*$"))
+  local at = not seconds and http_date(text)
+  if at then
+    seconds = math.max(at - (http_date(headers.date or "") or core.wall()), 0)
+  end
   return seconds and seconds <= 2147483 and seconds or nil
 end
 
-local function shown(text)
-  text = text:gsub("[%c%s]+", " "):gsub("^ ", ""):gsub(" $", "")
-  return #text > LONGEST and text:sub(1, LONGEST) .. " ..." or text
+-- The beginning of a text, in one line. Secrets go first: of one that is cut in the middle a part would be left.
+local function shown(text, most)
+  most = most or LONGEST
+  text = core.redact(text:sub(1, most + LONGEST_SECRET)):gsub("[%c%s]+", " "):gsub("^ ", ""):gsub(" $", "")
+  return #text > most and text:sub(1, most) .. " ..." or text
 end
 
 -- What an error's body says: its message and its codes. A page for people is not passed on.
@@ -63,6 +83,26 @@ local function told(answer)
   return shown(body)
 end
 
+--- What the other side calls the request, for whoever asks it.
+function answers.request_id(headers)
+  return headers["x-request-id"] or headers["x-e2b-trace-id"]
+end
+
+local function excerpt(text)
+  return shown(text, EXCERPT)
+end
+
+--- The error of a success that cannot be read.
+function answers.of_nonsense(answer, op, extra)
+  local spec = { kind = "Protocol", op = op, status = answer.status, content_type = answer.headers["content-type"],
+    request_id = answers.request_id(answer.headers), excerpt = excerpt(answer.body),
+    message = "the answer is no JSON; is api_url that of a control plane?" }
+  for key, value in pairs(extra or {}) do
+    spec[key] = value
+  end
+  return errors.new(spec)
+end
+
 --- The error of an answer that is no success; `foreign` in it: the vendor's program did not write it, something on the
 --- way did. `extra`: further fields; `kinds`: kinds by status that this call knows
 --- better.
@@ -72,6 +112,8 @@ function answers.of_answer(answer, op, extra, kinds)
   local spec = {
     kind = kinds and kinds[status] or answers.kind_of_status(status), op = op, status = status,
     foreign = value == nil or nil, vendor_code = code, retry_after = answers.retry_after(answer.headers),
+    content_type = answer.headers["content-type"], request_id = answers.request_id(answer.headers),
+    excerpt = value == nil and answer.body and answer.body ~= "" and excerpt(answer.body) or nil,
     message = text or ("the answer is %d%s"):format(status, answer.reason ~= "" and " " .. answer.reason or ""),
   }
   if status >= 300 and status < 400 then

@@ -3,9 +3,12 @@
 
 local core = require "sandbar.core"
 local identity = require "sandbar.e2b.identity"
+local lazy = require "sandbar.lazy"
 local local_spec = require "sandbar.local.spec"
 local policy = require "sandbar.e2b.policy"
 local values = require "sandbar.local.values"
+
+local http = lazy "sandbar.http"
 
 local LIFETIME = 3600
 local MAX_ENV = 262144
@@ -96,6 +99,11 @@ clause("labels", function(s, plan)
   if list then
     ok, err = identity.check_labels(labels)
   end
+  for name, value in pairs(ok and labels or {}) do
+    if not http.is_text(name) or not http.is_text(value) then
+      return invalid("labels", ("labels: %q is not UTF-8, and the vendor takes nothing else"):format(name))
+    end
+  end
   if not ok then
     return nil, err
   end
@@ -130,6 +138,11 @@ end
 
 clause("env", function(s, plan)
   local list, err = values.check_env(s.env or {}, s.limits and s.limits.max_env or MAX_ENV)
+  for name, value in pairs(list and s.env or {}) do
+    if type(value) == "string" and not (http.is_text(name) and http.is_text(value)) then
+      return invalid("env", ("env: %s is not UTF-8, and the vendor takes nothing else"):format(name))
+    end
+  end
   plan.env = list and s.env
   return list and s.env and ("%d variables"):format(#list), err
 end)

@@ -596,19 +596,21 @@ describe("the control plane of E2B", function()
       local heard = {}
       local made = assert_ok(build { from = "base", tags = { "v1" }, limits = { cpus = 2, memory = 512 * 2 ^ 20 }, steps = {
         { run = "echo it's" }, { run = { "apt-get", "install", "a b" } }, { env = { B = "2", A = "1" } },
-        { workdir = "/srv" }, { user = "app" }, { start = "serve" }, { ready = { port = 80 } },
+        { workdir = "/srv" }, { user = "app" }, { run = "id" }, { start = "serve" }, { ready = { port = 80 } },
       }, on_progress = function(event)
         heard[#heard + 1] = event.line
       end })
-      assert.equal(7, #made.steps)
-      assert.equal(5, #heard)
+      assert.equal(8, #made.steps)
+      assert.equal(7, #heard)
       local log = plane:log()
       assert.same({ name = "tool", tags = { "v1" }, cpuCount = 2, memoryMB = 512 }, log[1].body)
       local start = log[2].body
       assert.equal("base", start.fromTemplate)
-      assert.same({ "/bin/sh -c 'echo it'\\''s'" }, start.steps[1].args)
-      assert.same({ "'apt-get' 'install' 'a b'" }, start.steps[2].args)
+      assert.same({ "/bin/sh -c 'echo it'\\''s'", "root" }, start.steps[1].args)
+      assert.same({ "'apt-get' 'install' 'a b'", "root" }, start.steps[2].args)
       assert.same({ "A", "1", "B", "2" }, start.steps[3].args)
+      assert.same({ "mkdir -p -- '/srv'", "root" }, start.steps[4].args)
+      assert.same({ "/bin/sh -c 'id'" }, start.steps[7].args)
       assert.equal("/bin/sh -c 'serve'", start.startCmd)
       assert.equal('[ -n "$(ss -Htuln sport = :80)" ]', start.readyCmd)
       assert.is_nil(start.force)
@@ -647,7 +649,7 @@ describe("the control plane of E2B", function()
     end)
 
     it("that cannot be built say which step it was, and what it wrote", function()
-      local err = kind("CommandFailed", build { steps = { { run = "true" }, { run = "exit 3" } } })
+      local err = kind("CommandFailed", build { steps = { { workdir = "/x" }, { run = "exit 3" } } })
       assert.equal(2, err.step)
       assert.truthy(err.output:find("exit 3", 1, true))
     end)

@@ -42,8 +42,9 @@ end
 
 local step_of = {}
 
-function step_of.run(step)
-  return { type = "RUN", args = { line_of(step.command) } }
+-- `user`: the name of the last user step, nil before there is one. Then we are root, and the vendor's `user` is not.
+function step_of.run(step, _, user)
+  return { type = "RUN", args = { line_of(step.command), not user and "root" or nil } }
 end
 
 function step_of.copy(step, deadline)
@@ -63,7 +64,7 @@ function step_of.copy(step, deadline)
   if not hash then
     return nil, err
   end
-  local args = { name, given.to, given.owner or "", mode or "" }
+  local args = { name, given.to, given.owner or "root", mode or "" }
   return { type = "COPY", args = args, filesHash = digest.of { "copy", name, given.to, hash }, path = given.copy,
     name = name }
 end
@@ -85,8 +86,12 @@ function step_of.env(step)
   return { type = "ENV", args = args }
 end
 
-function step_of.workdir(step)
-  return { type = "WORKDIR", args = { step.given.workdir } }
+function step_of.workdir(step, _, user)
+  local made = { type = "WORKDIR", args = { step.given.workdir } }
+  if not user then -- it would be made for somebody else
+    return { type = "RUN", args = { "mkdir -p -- " .. quoted(step.given.workdir), "root" } }, made
+  end
+  return made
 end
 
 function step_of.user(step)
@@ -106,7 +111,7 @@ end
 
 -- { steps, startCmd, readyCmd } of parsed steps.
 local function plan(parsed, deadline)
-  local out = { steps = body.list {} }
+  local out, user = { steps = body.list {}, numbers = {} }, nil
   for _, step in ipairs(parsed) do
     if step.kind == "start" or step.kind == "ready" then
       if #step.list == 0 then
@@ -117,12 +122,16 @@ local function plan(parsed, deadline)
       end
       out[step.kind] = step.kind == "start" and line_of(step.list) or ready_of(step.list)
     else
-      local made, err = step_of[step.kind](step, deadline)
+      local made, more = step_of[step.kind](step, deadline, user)
       if not made then
-        return nil, err
+        return nil, more
       end
-      made.args = body.list(made.args)
-      out.steps[#out.steps + 1] = made
+      for _, one in ipairs { made, more } do
+        one.args = body.list(one.args)
+        out.steps[#out.steps + 1] = one
+        out.numbers[#out.steps] = step.number -- here and there are not the same
+      end
+      user = step.kind == "user" and step.given.user or user
     end
   end
   if out.start and not out.ready then
@@ -199,10 +208,10 @@ end
 
 -- ---- following ----
 
-local function failed(status, lines)
+local function failed(status, lines, numbers)
   local reason = type(status.reason) == "table" and status.reason or {}
   local text = type(reason.message) == "string" and reason.message or "the build has failed"
-  local step = tonumber(reason.step)
+  local step = numbers[tonumber(reason.step)]
   local tail = {}
   for i = math.max(#lines - TAIL + 1, 1), #lines do
     tail[#tail + 1] = lines[i]
@@ -211,8 +220,8 @@ local function failed(status, lines)
     message = step and ("step %d: %s"):format(step, text) or text }
 end
 
--- Until it is ready. `tell(event)` hears each line of the log.
-local function follow(client, template, build, tell, deadline, timeout)
+-- Until it is ready. `tell(event)` hears each line of the log; `numbers`: of the vendor's steps, ours.
+local function follow(client, template, build, numbers, tell, deadline, timeout)
   local offset, lines, pause = 0, {}, POLL_FIRST
   while true do
     local status, err = client:call {
@@ -225,14 +234,14 @@ local function follow(client, template, build, tell, deadline, timeout)
     local entries = client_of.given(status.logEntries) or {}
     for _, entry in ipairs(entries) do
       lines[#lines + 1] = tostring(entry.message)
-      tell { line = tostring(entry.message), level = entry.level, step = tonumber(client_of.given(entry.step)),
+      tell { line = tostring(entry.message), level = entry.level, step = numbers[tonumber(entry.step)],
         at = fields.time(entry.timestamp) }
     end
     offset = offset + #entries
     local over = status.status == "ready" or status.status == "error"
     if over and #entries == 0 then
       if status.status == "error" then
-        return failed(status, lines)
+        return failed(status, lines, numbers)
       end
       return true
     end
@@ -330,7 +339,7 @@ function building.run(client, opts, timeout)
   if not ok then
     return nil, link.told(err, timeout)
   end
-  ok, err = follow(client, template, build, function(event)
+  ok, err = follow(client, template, build, made.numbers, function(event)
     if opts.on_progress then
       event.name, event.steps = opts.name, #parsed
       opts.on_progress(event)

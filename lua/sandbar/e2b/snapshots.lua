@@ -51,6 +51,11 @@ function Collection:list(opts)
   return out
 end
 
+-- What a 400 says of an image that sandboxes stand on, here and there.
+local function is_used(message)
+  return message:find("sandboxes", 1, true) or message:find("in use", 1, true) or message:find("using", 1, true)
+end
+
 --- True; of one that is not there, NotFound; of one that sandboxes stand on, Busy.
 function snapshots.delete(client, name, timeout, op)
   local value, err = client:call {
@@ -58,7 +63,7 @@ function snapshots.delete(client, name, timeout, op)
   }
   if value then
     return true
-  elseif err.status == 400 and tostring(err.message):find("sandboxes", 1, true) then
+  elseif err.status == 400 and is_used(err.message) then
     return nil, errors.new { kind = "Busy", op = op, status = 400, message = err.message }
   end
   return nil, err

@@ -56,6 +56,31 @@ describe("sandbar.scope", function()
     assert.is_false(told.ok)
   end)
 
+  if helper.lua == "luajit" then -- it gives up its stack in the handler, too, and then raises what happens to lie there
+    it("raises a stack overflow as one, at whatever depth, not the scope itself", function()
+      local function overflow(...)
+        return 1 + overflow(...)
+      end
+      local function below(n, fn)
+        if n > 0 then
+          local r = below(n - 1, fn)
+          return r
+        end
+        return fn()
+      end
+      for depth = 1, 120 do
+        coroutine.wrap(function()
+          below(depth, function()
+            local ok, err = pcall(sandbar.scope, function() return overflow() end)
+            assert.is_false(ok)
+            assert.equal("string", type(err), depth)
+            assert.is_truthy(err:find("stack overflow", 1, true) or err:find("error handling", 1, true), err)
+          end)
+        end)()
+      end
+    end)
+  end
+
   it("tells every finalizer how it ended", function()
     local exits = {}
     local function body(fn)

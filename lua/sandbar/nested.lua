@@ -162,7 +162,8 @@ end
 --- Replaced by the host that runs tasks as coroutines: an interrupt was raised in one of them.
 function nested.interrupted() end
 
-local hits_coroutines = rawget(_G, "jit") ~= nil -- elsewhere it is raised in the main program
+local JIT = rawget(_G, "jit") ~= nil
+local hits_coroutines = JIT -- elsewhere it is raised in the main program
 
 --- Tells the host if what a coroutine raised is one. Was it?
 function nested.pass_interrupt(err)
@@ -187,13 +188,24 @@ local function caught(co, ok, ...)
   return { ok = false, error = (...), traceback = compat.traceback(co, "") }
 end
 
+local BY_ITS_HANDLER = { ["error in error handling"] = true, ["not enough memory"] = true }
+
+-- What xpcall says when the handler itself failed: out of memory or stack. LuaJIT has just any value for that where the
+-- stack was full before.
+local function of_handler(err)
+  if JIT and not BY_ITS_HANDLER[err] then
+    return "stack overflow (and none left for its traceback)"
+  end
+  return err
+end
+
 local function outcome(ok, ...)
   if ok then
     return { ok = true, n = select("#", ...), ... }
   end
   local box = ...
-  if type(box) ~= "table" or not box.traceback then -- the handler itself failed: out of memory or stack
-    box = { error = box }
+  if type(box) ~= "table" or not rawget(box, "traceback") then
+    box = { error = of_handler(box) }
   end
   box.ok = false
   return box

@@ -143,7 +143,6 @@ end
 -- ---- sending up ----
 
 local function upload(client, step, answer, deadline)
-  local call = client.transport.options
   if client.injected then
     return unsupported("transport", "transport: files go to another place than requests, and it cannot")
   end
@@ -155,8 +154,11 @@ local function upload(client, step, answer, deadline)
   if not made then
     return nil, err
   end
-  local port
-  port, err = http.client { url = origin, proxy = call.proxy, ca_file = call.ca_file }
+  local proxy, port
+  proxy, err = client:proxy_for(origin)
+  if not err then
+    port, err = http.client { url = origin, proxy = proxy, ca_file = client.ca_file }
+  end
   if not port then
     return nil, err
   end

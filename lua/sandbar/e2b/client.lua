@@ -83,14 +83,6 @@ function client.new(options)
   if not ok then
     return nil, err
   end
-  local proxy = options.proxy
-  if proxy == "environment" then
-    proxy = require("sandbar.e2b.proxies").of(origin, os.getenv)
-    ok, err = address.check_proxy(proxy)
-    if not ok then
-      return nil, err
-    end
-  end
   if options.sandbox_url then
     ok, err = address.split(options.sandbox_url, "sandbox_url")
     if not ok then
@@ -108,7 +100,7 @@ function client.new(options)
   if retries < 0 or retries % 1 ~= 0 then
     return nil, errors.new { kind = "InvalidArgument", op = "open", message = "retries: a whole number is needed" }
   end
-  return setmetatable({
+  local self = setmetatable({
     domain = domain,
     origin = origin,
     prefix = prefix,
@@ -119,9 +111,34 @@ function client.new(options)
     limit = limit,
     retries = retries,
     sandbox_url = options.sandbox_url,
-    transport = options.transport or over_http { origin = origin, proxy = as_secret(proxy), ca_file = options.ca_file },
+    proxy = options.proxy ~= "environment" and as_secret(options.proxy) or nil,
+    asks_environment = options.proxy == "environment",
+    ca_file = options.ca_file,
+    transport = options.transport,
     injected = options.transport ~= nil,
   }, Client)
+  if not self.transport then
+    local proxy
+    proxy, err = self:proxy_for(origin)
+    if err then
+      return nil, err
+    end
+    self.transport = over_http { origin = origin, proxy = proxy, ca_file = options.ca_file }
+  end
+  return self
+end
+
+--- The proxy on the way to an origin, or nil; nil and an error where the environment names nonsense.
+function Client:proxy_for(origin)
+  if not self.asks_environment then
+    return self.proxy
+  end
+  local url = require("sandbar.e2b.proxies").of(origin, os.getenv)
+  local ok, err = address.check_proxy(url)
+  if not ok then
+    return nil, err
+  end
+  return as_secret(url)
 end
 
 -- ---- one call ----

@@ -33,7 +33,7 @@ describe("the control plane of E2B", function()
   before_each(function()
     plane:faults {}
     for info in boxes:each() do
-      boxes:destroy(info.id)
+      boxes:destroy(info.provider_id)
     end
     plane:log()
   end)
@@ -532,6 +532,69 @@ describe("the control plane of E2B", function()
       ]]):format(planes.KEY, plane.url))
       assert.equal("POST /v2/sandboxes", plane:calls()[1])
       assert.equal(0, #boxes:list())
+    end)
+  end)
+
+  describe("policies", function()
+    local policy = require "sandbar.policy"
+
+    it("P-24 B-12 B-58: the vendor's id names a sandbox as well, ours only", function()
+      local box = create { id = "named" }
+      assert.equal("named", assert_ok(boxes:connect(box.provider_id)).id)
+      assert.equal("named", assert_ok(boxes:info(box.provider_id)).id)
+      assert_ok(boxes:destroy(box.provider_id))
+      kind("NotFound", boxes:info(box.provider_id))
+      local raw = plane.http.request(plane.client, { method = "POST", path = "/v2/sandboxes",
+        headers = { ["X-API-Key"] = planes.KEY }, body = '{"templateID":"base","timeout":5}' }, 10, "raw")
+      kind("NotFound", boxes:connect(raw.body:match('"sandboxID": "(%w+)"')))
+    end)
+
+    it("B-16 B34: one sandbox a user, whoever asks at once, woken when it is paused", function()
+      local function users()
+        return assert_ok(policy.per_user { provider = plane:open(), spec = { lifetime = 60 } })
+      end
+      local first, second, ids = users(), users(), {}
+      sandbar.run(function()
+        local fns = {}
+        for i = 1, 12 do
+          fns[i] = function()
+            ids[assert_ok((i % 2 == 0 and first or second):get("ana")).provider_id] = true
+            return true
+          end
+        end
+        assert_ok(sandbar.all(fns))
+      end)
+      local id = next(ids)
+      assert.is_nil(next(ids, id))
+      assert.equal(1, #boxes:list())
+      assert_ok(boxes:connect(id):pause())
+      local box = assert_ok(first:get("ana"))
+      assert.equal("running", box.state)
+      assert.equal(id, box.provider_id)
+    end)
+
+    it("A-23 B34: of two that two hosts have made, everybody takes the older one", function()
+      local users = assert_ok(policy.per_user { provider = boxes, spec = { lifetime = 60 } })
+      plane:faults { { method = "POST", path = "^/v2/sandboxes$", ["do"] = "twin" } }
+      local made = assert_ok(users:get("ben"))
+      assert.equal(2, #boxes:list())
+      assert.equal(made.provider_id, assert_ok(users:get("ben")).provider_id)
+    end)
+
+    it("B-17 B-20 B-21 B-55 B-57: a declared one, and what is left is found by its labels", function()
+      local one = assert_ok(policy.declared { provider = boxes, name = "web", spec = { template = "base" } })
+      local box = assert_ok(one:get())
+      assert_ok(box:pause())
+      assert.equal(box.provider_id, assert_ok(one:get()).provider_id)
+      local cleanup = assert_ok(policy.cleanup { provider = boxes, stack = "s", stage = "t", binding = "b" })
+      assert_ok(assert_ok(cleanup:get()):create { lifetime = 60 })
+      local found = 0
+      for _ in cleanup:each() do
+        found = found + 1
+      end
+      assert.equal(1, found)
+      assert_ok(cleanup:destroy())
+      assert.equal(1, #boxes:list())
     end)
   end)
 

@@ -40,7 +40,7 @@ describe("the way to the control plane of E2B", function()
   before_each(function()
     plane:faults {}
     for info in boxes:each() do
-      boxes:destroy(info.id)
+      boxes:destroy(info.provider_id)
     end
     plane:log()
   end)

@@ -54,10 +54,31 @@ function Boxes:info(id, team)
   return info
 end
 
+-- Lets go of those whose time is over: nobody may ask for them again.
+local function sweep(self)
+  local late, now = {}, core.wall()
+  for _, entry in pairs(self.entries) do
+    if (entry.info.ends_at or 0) + LOOK_AFTER < now and not next(entry.streams) then
+      late[#late + 1] = entry
+    end
+  end
+  for _, entry in ipairs(late) do
+    local info, err = self:info(entry.id)
+    if info then
+      entry.info = info
+    elseif not err then
+      self:forget(entry.id)
+    end
+  end
+end
+
 --- The entry of one that runs: { id, info, box, streams, processes, watchers }. Nil without an error when it does not
 --- run.
 function Boxes:running(id)
   local info, err = self:info(id)
+  if not info and not err then
+    self:forget(id)
+  end
   if not info or info.state ~= "running" then
     return nil, err
   end
@@ -67,6 +88,7 @@ function Boxes:running(id)
     entry = nil
   end
   if not entry then
+    sweep(self)
     local box
     box, err = self.provider:connect(id)
     if not box then
@@ -165,8 +187,8 @@ end
 
 --- Lets go of all handles. The sandboxes go on.
 function Boxes:shut()
-  for id in pairs(self.entries) do
-    self:forget(id)
+  while next(self.entries) do
+    self:forget((next(self.entries)))
   end
 end
 

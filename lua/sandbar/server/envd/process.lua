@@ -158,7 +158,7 @@ local function run_connect(context, m, sink)
     return nil, err
   end
   sink:send { event = { start = { pid = found.pid } } }
-  if found.ended then
+  if found.ended then -- perhaps just now: from here on nothing waits before it is listened to
     if not found.event then
       return nil, failure("unavailable", "the sandbox does not run")
     end

@@ -42,13 +42,13 @@ local function purge(entry)
 end
 
 -- To everybody who listens, one after the other: who does not read holds the process up.
-local function tell(process, event)
+local function tell(process, name, data)
   local now = {}
   for listener in pairs(process.listeners) do
     now[#now + 1] = listener
   end
   for _, listener in ipairs(now) do
-    if process.listeners[listener] and not listener:send { event = event } then
+    if process.listeners[listener] and not listener:data(name, data) then
       process.listeners[listener] = nil
     end
   end
@@ -78,7 +78,7 @@ local function read(process)
     end
     local name = process.pty and "pty" or fd == 1 and "stdout" or "stderr"
     if next(process.listeners) then
-      tell(process, { data = { [name] = data } })
+      tell(process, name, data)
     end
   end
   local result = process.handle:wait()

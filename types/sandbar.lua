@@ -116,6 +116,12 @@ function sandbar.fd() end
 ---@field drain? sandbar.Duration how long the end of the process may take for outstanding releases (default 5)
 ---@field close_timeout? sandbar.Duration bound of finalizers and shields (default 30)
 
+--- Serves the E2B protocol beside the program's own tasks, until it is closed: docs/server.md.
+---@param options? sandbar.ServeOptions
+---@return sandbar.Serving? serving
+---@return sandbar.Error? err
+function sandbar.serve(options) end
+
 --- How many operations of this Lua state are under way.
 ---@return integer
 function sandbar.pending() end

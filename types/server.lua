@@ -102,3 +102,25 @@ function ServerRequest:abort() end
 ---@return boolean? gone
 ---@return sandbar.Error? err
 function ServerRequest:gone(timeout) end
+
+---@class sandbar.ServeOptions
+---@field listen? string address and port (default "127.0.0.1:3000"); one that is no loopback needs api_key_file
+---@field root? string where the state is kept, as of sandbar.open
+---@field api_key_file? string keys that may ask, a line each; without it the server makes one of its own
+---@field domain? string host names of sandboxes (default "localhost" with the port)
+
+--- A server of the E2B protocol: docs/server.md.
+---@class sandbar.Serving
+---@field url string
+---@field api_key? string the one that it made
+local Serving = {}
+
+--- Until it has ended.
+---@param options? { timeout?: sandbar.Timeout }
+---@return true? ok
+---@return sandbar.Error? err
+function Serving:wait(options) end
+
+--- Accepts nothing more and cuts what is open. Its sandboxes go on. Idempotent.
+---@return true
+function Serving:close() end

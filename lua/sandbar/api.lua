@@ -20,6 +20,7 @@ local sandbar = {
 
 local scope, task = lazy "sandbar.scope", lazy "sandbar.task"
 local nested, run = lazy "sandbar.nested", lazy "sandbar.run"
+local server = lazy "sandbar.server.serve"
 
 -- What is found in these modules, by its name there.
 local LATER = {
@@ -30,6 +31,7 @@ local LATER = {
   shield = { task, "shield" },
   run = { run, "run" },
   step = { run, "step" },
+  serve = { server, "serve" },
   -- coroutines of one's own inside tasks; pcall works with waits on every Lua
   wrap = { nested, "wrap" },
   resume = { nested, "resume" },

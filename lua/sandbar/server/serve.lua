@@ -4,11 +4,13 @@ local app = require "sandbar.server.app"
 local boxes = require "sandbar.server.boxes"
 local catalog = require "sandbar.server.catalog"
 local check = require "sandbar.check"
+local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local keys = require "sandbar.server.keys"
 local root_of = require "sandbar.local.root"
 local lifecycle = require "sandbar.server.control.lifecycle"
 local store = require "sandbar.server.store"
+local task = require "sandbar.task"
 
 local DEFAULT_LISTEN = "127.0.0.1:3000"
 local CONNECTIONS = 4096
@@ -87,9 +89,9 @@ local function screen(server)
   }, "\n")
 end
 
---- Starts a server: { server, listener, url }, or nil and an error. Nothing is accepted before serve.run.
-function serve.start(opts)
-  opts = check.options("serve", 1, opts or {}, serve.OPTIONS)
+--- Starts a server: a table with url and screen, or nil and an error. Nothing is accepted before serve.run.
+function serve.start(opts, level)
+  opts = check.options("serve", 1, opts or {}, serve.OPTIONS, (level or 1) + 1)
   local address, port = address_of(opts.listen or DEFAULT_LISTEN)
   if not address then
     return nil, port
@@ -123,6 +125,59 @@ function serve.run(server)
   end)
   server.boxes:shut()
   return true
+end
+
+-- ---- sandbar.serve ----
+
+local class
+local methods = {}
+
+--- Until it has ended. True, or nil and an error.
+function methods:wait(opts)
+  local state = core.state(self, class)
+  opts = check.options("wait", 1, opts, check.TIMEOUT)
+  local timeout, err = check.timeout(opts, "wait")
+  if err then
+    return nil, err
+  end
+  return task.join(state._task, timeout, "wait")
+end
+
+--- Accepts nothing more, and cuts what is open. The sandboxes go on.
+function methods:close()
+  local state = core.state(self, class)
+  if not state._closed then
+    state._closed = true
+    state._server.listener:close()
+    state._server.boxes:shut()
+    state._server.listener:cut()
+  end
+  return true
+end
+
+class = core.class("Serving", methods, {
+  on_close = function(self)
+    return methods.close(self)
+  end,
+  tostring = function(state)
+    return ("sandbar.Serving %s (%s)"):format(state.url, state._closed and "closed" or "open")
+  end,
+})
+
+--- Serves beside the program's own tasks, until it is closed.
+function serve.serve(opts)
+  local server, err = serve.start(opts, 2)
+  if not server then
+    return nil, errors.from(err, "serve")
+  end
+  local running = task.new(serve.run, { n = 1, server })
+  local ok
+  ok, err = task.start(running, true)
+  if not ok then
+    server.listener:close()
+    return nil, err
+  end
+  return core.handle(class, { _server = server, _task = running, url = server.url, api_key = server.keys.first })
 end
 
 return serve

@@ -66,7 +66,6 @@ describe("the control plane of E2B", function()
       kind("InvalidArgument", open({ api_key = "k", domain = "a/b" }, 1))
       kind("InvalidArgument", open({ api_key = "k", retries = -1 }, 1))
       kind("InvalidArgument", open({ api_key = "k", team = "t" }, 1))
-      kind("Unsupported", open({ api_key = "k", journal = "/tmp/j" }, 1))
     end)
 
     it("is not to be had by sandbar.open yet", function()

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -464,6 +465,26 @@ ssize_t sb_file_read_here(struct sb_file *file, uint64_t offset, void *to, size_
     ssize_t got = read_some(file->fd, to, n, offset, &never, err);
     leave(file);
     return got;
+}
+
+int sb_file_lock(struct sb_file *file, struct sb_error *err)
+{
+    if (!enter(file)) {
+        sb_fail(err, SB_ERR_CLOSED, "the file is closed");
+        return -1;
+    }
+    int rc;
+    do
+        rc = flock(file->fd, LOCK_EX | LOCK_NB);
+    while (rc < 0 && errno == EINTR);
+    int sys = errno;
+    leave(file);
+    if (rc == 0)
+        return 1;
+    if (sys == EWOULDBLOCK)
+        return 0;
+    sb_fail_errno(err, sys, "lock", "cannot lock the file");
+    return -1;
 }
 
 /* ---- whole files, for transfer.c ---- */

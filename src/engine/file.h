@@ -42,6 +42,10 @@ void sb_file_close(struct sb_file *file);
 ssize_t sb_file_read_here(struct sb_file *file, uint64_t offset, void *to, size_t n,
                           struct sb_error *err);
 
+/* Takes the lock of a file without waiting, for as long as it is open: 1; 0: another open file has it, in whatever
+ * process; -1. */
+int sb_file_lock(struct sb_file *file, struct sb_error *err);
+
 /* A file of the host's. `how`: r (read), w (made or emptied), x with w (made, or AlreadyExists),
  * n: the last component is not a link. */
 struct sb_op *sb_file_host_open(struct sb_mailbox *mailbox, const char *path, const char *how,

@@ -122,6 +122,19 @@ static int size(lua_State *L)
     return simple(L, sb_file_size);
 }
 
+/* lock(): whether it is ours now, or nil and an error. */
+static int lock(lua_State *L)
+{
+    struct sb_error err = {SB_OK};
+    int taken = sb_file_lock(check(L, 1), &err);
+    if (taken < 0) {
+        lua_pushnil(L);
+        return 1 + sb_lua_push_error(L, &err);
+    }
+    lua_pushboolean(L, taken);
+    return 1;
+}
+
 static int close(lua_State *L)
 {
     struct sb_file *file = check(L, 1);
@@ -203,10 +216,11 @@ static int pump(lua_State *L)
 }
 
 static const luaL_Reg methods[] = {
-    {"read", read}, {"read_here", read_here}, {"write", write}, {"truncate", truncate},
-    {"sync", sync}, {"size", size},           {"close", close}, {NULL, NULL},
+    {"read", read},         {"read_here", read_here}, {"write", write},
+    {"truncate", truncate}, {"sync", sync},           {"size", size},
+    {"lock", lock},         {"close", close},         {NULL, NULL},
 };
-static const char *const plain[] = {"read_here", "close", NULL};
+static const char *const plain[] = {"read_here", "lock", "close", NULL};
 static const struct sb_lua_class class = {
     .type = &sb_file_type, .name = "sandbar.NativeFile", .methods = methods, .plain = plain};
 

@@ -92,6 +92,14 @@ function copies.make(driver, id, n, owned, timeout)
   end)
   if not owned then
     for _, copy in ipairs(made) do
+      local ok
+      ok, err = copy.driver:keep(copy.fields.id, link.left(deadline))
+      if not ok then
+        undo(driver, made, snapshot)
+        return nil, errors.from(err, "fork", { id = id })
+      end
+    end
+    for _, copy in ipairs(made) do
       copy.release:cancel()
       copy.release = nil
     end

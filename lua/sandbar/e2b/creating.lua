@@ -182,6 +182,9 @@ local function request(client, plan, token, release, timeout, op)
     end
   elseif not answer then
     release:cancel()
+    if client.journal then
+      client.journal:done(token)
+    end
     return nil, err
   end
   return answer
@@ -215,6 +218,12 @@ local function create(client, plan, timeout, op)
     end
   end
   local token = identity.token()
+  if client.journal then
+    local noted, why = client.journal:intent(token, plan.id, link.left(deadline))
+    if not noted then
+      return nil, errors.from(why, op, { id = plan.id })
+    end
+  end
   local recipe, release = recipe_for(client, plan, token)
   if not recipe then
     return nil, errors.from(release, op)
@@ -241,6 +250,7 @@ local function create(client, plan, timeout, op)
   if not ok then
     return nil, err
   end
+  access.create_token = token
   return { fields = spec.fields(plan, access.vendor_id), access = access, release = release }
 end
 

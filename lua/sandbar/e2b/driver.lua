@@ -331,9 +331,13 @@ function Driver:update_network(id, wanted, timeout)
   return value and true, not value and err or nil
 end
 
---- A sandbox that was this program's until it was prepared is nobody's from now on: see sandbox.disown.
-function Driver.keep()
-  return true
+--- A sandbox that was this program's is nobody's from now on, for later programs too.
+function Driver:keep(_, timeout)
+  if not self.client.journal then
+    return true
+  end
+  local ok, err = self.client.journal:kept(self.access.create_token, timeout)
+  return ok, err
 end
 
 -- ---- images, measures ----

@@ -10,6 +10,7 @@ local core = require "sandbar.core"
 local driver = require "sandbar.e2b.driver"
 local errors = require "sandbar.errors"
 local iterator = require "sandbar.iterator"
+local journal_of = require "sandbar.e2b.journal"
 local lazy = require "sandbar.lazy"
 local link = require "sandbar.link"
 local listing = require "sandbar.local.listing"
@@ -64,6 +65,18 @@ local function refuse(err, op, id)
   return nil, err
 end
 
+-- What killed programs have left, before anything is made here. That it fails is told; a create does not fail of it.
+local function replay_once(state)
+  local journal = state._driver.client.journal
+  if journal and not state._replayed then
+    state._replayed = true
+    local count, err = journal:replay()
+    if err or count > 0 then
+      audit.emit("release", { what = "journal", op = "replay", id = journal.path, count = count, error = err })
+    end
+  end
+end
+
 local function allocate(self, op, given, opts, scope)
   local state, timeout = ready(self, op, opts)
   if not state then
@@ -82,13 +95,20 @@ local function allocate(self, op, given, opts, scope)
     end
   end
   local deadline = link.deadline(timeout)
+  replay_once(state)
   local r
-  r, err = state._driver:create(plan, timeout, op)
+  r, err = state._driver:create(plan, link.left(deadline), op)
   if not r then
     return refuse(link.told(err, timeout), op, plan.id)
   end
   audit.emit("acquire", { what = "sandbox", op = op, id = plan.id, owned = scoped })
   if not scoped and not plan.prepare then
+    local kept
+    kept, err = r.driver:keep(plan.id, link.left(deadline))
+    if not kept then
+      r.release:fire()
+      return refuse(link.told(err, timeout), op, plan.id)
+    end
     r.release:cancel() -- from here on it belongs to nobody
     r.release = nil
   end
@@ -264,6 +284,24 @@ function methods:destroy(id, opts)
   return ok, err
 end
 
+--- Destroys what programs that were killed have left in the journal, as the first create does by itself. How many
+--- sandboxes there were.
+function methods:recover(opts)
+  opts = check.options("recover", 1, opts, TIMEOUT)
+  local state, timeout = ready(self, "recover", opts)
+  if not state then
+    return nil, timeout
+  end
+  local journal = state._driver.client.journal
+  if not journal then
+    return nil, errors.new { kind = "Unsupported", op = "recover", clause = "journal",
+      message = "journal: open { journal = directory } has none" }
+  end
+  state._replayed = true
+  local count, err = journal:replay(timeout)
+  return count, err and errors.from(err, "recover")
+end
+
 local LOGS = { start = "number", limit = "integer", direction = "string", level = "string", search = "string",
   timeout = "timeout" }
 
@@ -340,10 +378,7 @@ provider.OPTIONS = {
 
 -- `opts` as sandbar.open got them, checked against OPTIONS. `level`: how far out its caller is, from here.
 function provider.open(opts, level)
-  if opts.journal ~= nil then
-    return nil, errors.new { kind = "Unsupported", op = "open", clause = "journal",
-      message = "journal: there is none in this version; a killed program's sandboxes end with their lifetime" }
-  elseif opts.api_key == nil or opts.api_key == "" then
+  if opts.api_key == nil or opts.api_key == "" then
     return nil, errors.new { kind = "InvalidArgument", op = "open", clause = "api_key",
       message = "api_key: it is missing (no environment variable is read for it)" }
   elseif (opts.access_token == nil) ~= (opts.team == nil) then
@@ -354,6 +389,16 @@ function provider.open(opts, level)
   local client, err = client_of.new(opts)
   if not client then
     return nil, errors.from(err, "open")
+  end
+  if opts.journal ~= nil then
+    if client.injected then
+      return nil, errors.new { kind = "Unsupported", op = "open", clause = "journal",
+        message = "journal: with a transport that is injected there is none" }
+    end
+    client.journal, err = journal_of.new(opts.journal, client)
+    if not client.journal then
+      return nil, err
+    end
   end
   return core.handle(class, {
     name = "e2b",

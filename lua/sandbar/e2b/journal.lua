@@ -1,0 +1,217 @@
+-- The release journal: what a program that is killed had created for itself is destroyed by the next one. open {
+-- journal } names a directory; each process writes a file of its own there, locked as long as it lives. Lines:
+--
+--   i <token> <time> <id>   before a create is sent, on the disk
+--   k <token>               the sandbox is nobody's from now on, on the disk before anybody hears of it
+--   d <token>               nothing of it is there
+--
+-- A file that nobody holds the lock of is another's who has ended. Whoever takes its lock looks up what is neither
+-- kept nor done by the tokens, which no two creates share, destroys it, and removes the file. What was just sent and
+-- is not to be seen may still come: such a file stays for later.
+
+local address = require "sandbar.e2b.address"
+local core = require "sandbar.core"
+local errors = require "sandbar.errors"
+local finding = require "sandbar.e2b.finding"
+local hosttree = require "sandbar.hosttree"
+local identity = require "sandbar.e2b.identity"
+local lazy = require "sandbar.lazy"
+local link = require "sandbar.link"
+local record = require "sandbar.e2b.record"
+local wait = require "sandbar.wait"
+
+local http = lazy "sandbar.http"
+
+local journal = {}
+
+local Journal = {}
+Journal.__index = Journal
+
+local OP = "journal"
+local COMING = 120 -- seconds after which a create that is not to be seen will not come any more
+local CHUNK = 1048576
+local UNDO = 30
+
+--- `path`: a directory that is there. No I/O.
+function journal.new(path, client)
+  if path:sub(1, 1) ~= "/" or path:find("%z") then
+    return nil, errors.new { kind = "InvalidArgument", op = "open", clause = "journal",
+      message = "journal: the absolute path of a directory is needed" }
+  end
+  return setmetatable({ path = (path:gsub("(.)/+$", "%1")), client = client }, Journal)
+end
+
+-- Files of one account and server only: the tokens of another's are not to be found here.
+function Journal:prefix()
+  if not self.account then
+    local client = self.client
+    self.account = http.sha256(client.api_key:prefixed(client.origin .. client.prefix .. "\n")):sub(1, 8):gsub(".",
+      function(c)
+        return ("%02x"):format(c:byte())
+      end)
+  end
+  return self.account .. "-"
+end
+
+-- The file of this process, made at the first line. It has its name only when it is locked.
+function Journal:open(timeout)
+  local generation = core.generation()
+  if self.file and self.generation == generation and not core.collected(self.file) then
+    return self.file
+  end
+  local deadline = link.deadline(timeout)
+  local name = self:prefix() .. core.uuid()
+  local file, err = hosttree.at(OP, "create", self.path, name .. ".new", nil, 384)
+  if not file then
+    return nil, err
+  end
+  local locked
+  locked, err = file:lock()
+  local ok = locked
+  if ok then
+    ok, err = hosttree.at(OP, "rename", self.path, name .. ".new", name .. ".log")
+  end
+  if not ok or deadline and link.left(deadline) == 0 then
+    file:close()
+    return nil, err and errors.from(err, OP) or wait.timed_out(OP, "timeout", timeout)
+  end
+  self.file, self.generation, self.name, self.at = file, generation, name .. ".log", 0
+  return file
+end
+
+function Journal:write(line, durable, timeout)
+  local file, err = self:open(timeout)
+  if not file then
+    return nil, err
+  end
+  local at = self.at
+  self.at = at + #line
+  local _
+  _, err = wait.op(file:write(at, line), timeout, OP)
+  if not err and durable then
+    _, err = wait.op(file:sync(), timeout, OP)
+  end
+  if err then
+    return nil, errors.from(err, OP, { path = self.path })
+  end
+  return true
+end
+
+--- Before a create is sent. True, or nil and an error: then it must not be.
+function Journal:intent(token, id, timeout)
+  return self:write(("i %s %.0f %s\n"):format(token, core.wall(), id), true, timeout)
+end
+
+--- The sandbox is kept: no later program destroys it.
+function Journal:kept(token, timeout)
+  return self:write(("k %s\n"):format(token), true, timeout)
+end
+
+--- Nothing of it is there.
+function Journal:done(token)
+  return self:write(("d %s\n"):format(token), false, false)
+end
+
+-- ---- what others have left ----
+
+local function read_all(file)
+  local parts, offset = {}, 0
+  while true do
+    local data, err = wait.bytes(file:read(offset, CHUNK), false, OP)
+    if err then
+      return nil, err
+    elseif not data or data == "" then
+      return table.concat(parts)
+    end
+    parts[#parts + 1] = data
+    offset = offset + #data
+  end
+end
+
+-- { token = time } of what is neither kept nor done. A last line that was cut says nothing; what a failed write has
+-- left between two lines neither.
+local function outstanding(text)
+  local open = {}
+  for line in text:gmatch("([^\n]*)\n") do
+    local what, token, at = line:match("^%z*([ikd]) ([%x-]+) ?(%d*)")
+    if what == "i" then
+      open[token] = tonumber(at) or 0
+    elseif what then
+      open[token] = nil
+    end
+  end
+  return open
+end
+
+-- Destroys what one create has made. True when nothing of it is there and nothing will come.
+function Journal:settle(token, at, deadline)
+  local found, err = finding.all(self.client, identity.filter { token = token }, link.left(deadline), OP)
+  if not found then
+    return nil, err
+  end
+  for _, entry in ipairs(found) do
+    local ok
+    ok, err = self.client:call {
+      op = OP, method = "DELETE", path = "/sandboxes/" .. address.escape(record.vendor_id(entry.sandboxID)),
+      timeout = link.left(deadline), repeatable = true,
+    }
+    if not ok and err.kind ~= "NotFound" then
+      return nil, err
+    end
+  end
+  return #found > 0 or core.wall() - at > COMING, #found
+end
+
+function Journal:replay_file(name, deadline)
+  local file, err = hosttree.at(OP, "read", self.path, name)
+  if not file then
+    return err.kind == "NotFound" and 0 or nil, err -- another one has been here
+  end
+  local mine, why = file:lock()
+  local text
+  if mine then
+    text, why = read_all(file)
+  end
+  if not text then
+    file:close()
+    return not mine and not why and 0 or nil, why
+  end
+  local settled, count = true, 0
+  for token, at in pairs(outstanding(text)) do
+    local ok, n = self:settle(token, at, deadline)
+    if ok == nil then
+      file:close()
+      return nil, n
+    end
+    settled, count = settled and ok, count + n
+  end
+  if settled then
+    hosttree.at(OP, "remove", self.path, name)
+  end
+  file:close()
+  return count
+end
+
+--- Destroys what ended programs have left. How many sandboxes there were, or nil and an error.
+function Journal:replay(timeout)
+  local deadline = link.deadline(timeout or UNDO)
+  local entries, err = hosttree.list(self.path, OP, link.left(deadline))
+  if not entries then
+    return nil, err
+  end
+  local count, failed = 0, nil
+  for _, entry in ipairs(entries) do
+    local name = entry.path
+    if entry.type == "file" and name ~= self.name and name:sub(1, #self:prefix()) == self:prefix()
+      and name:find("%.log$") then
+      local n, why = self:replay_file(name, deadline)
+      count, failed = count + (n or 0), failed or why
+    end
+  end
+  if failed then
+    return nil, errors.from(failed, OP)
+  end
+  return count
+end
+
+return journal

@@ -1,0 +1,141 @@
+-- check: only 5.4
+-- check: no user
+-- The release journal of the E2B provider: programs that are killed at any moment, and those that come after them.
+
+local busted = require "busted"
+local helper = require "spec.helper"
+
+local lfs = require "lfs"
+local planes = require "spec.support.control_plane"
+local sandbar = require "sandbar"
+
+local assert_ok = sandbar.assert
+
+describe("the release journal", function()
+  local plane, dir
+
+  busted.setup(function()
+    plane = planes.start()
+  end)
+
+  helper.guard { growth = 24 }
+
+  busted.teardown(function()
+    collectgarbage()
+    collectgarbage()
+    plane:stop()
+  end)
+
+  before_each(function()
+    plane:faults {}
+    dir = helper.dir("journal")
+    local boxes = plane:open()
+    for info in boxes:each() do
+      boxes:destroy(info.provider_id)
+    end
+    plane:log()
+  end)
+
+  local function files()
+    local out = {}
+    for name in lfs.dir(dir) do
+      out[#out + 1] = name:match("%.log$") and name or nil
+    end
+    return out
+  end
+
+  -- A program with the journal that does `code` and is killed, unless it ends by itself.
+  local function program(code)
+    return helper.start_lua(([[
+      local sandbar = require "sandbar"
+      local boxes = sandbar.assert(require("sandbar.e2b.provider").open({ api_key = %q, api_url = %q, journal = %q }, 1))
+      %s
+      print("done") io.stdout:flush()
+      while true do sandbar.sleep(10) end
+    ]]):format(planes.KEY, plane.url, dir, code))
+  end
+
+  local function kill(child)
+    child:signal("KILL")
+    child:wait()
+  end
+
+  it("what a killed program owned goes with the next one's first create, what it had made for others stays", function()
+    local child = program [[
+      a = sandbar.assert(boxes:create_scoped { lifetime = 600 })
+      b = sandbar.assert(boxes:create { id = "kept", lifetime = 600 })
+    ]]
+    assert.equal("done", child:line())
+    local next_one = plane:open { journal = dir }
+    assert.equal(0, assert_ok(next_one:recover())) -- it lives
+    assert.equal(2, #next_one:list())
+    kill(child)
+    next_one = plane:open { journal = dir }
+    assert_ok(next_one:create { id = "mine", lifetime = 60 })
+    local ids = {}
+    for _, info in ipairs(next_one:list()) do
+      ids[#ids + 1] = info.id
+    end
+    table.sort(ids)
+    assert.same({ "kept", "mine" }, ids)
+    assert.equal(1, #files()) -- ours
+  end)
+
+  it("a create that was under way is found by its token, now or when it comes", function()
+    for _, what in ipairs { "hold", "stall" } do
+      plane:faults { { method = "POST", path = "^/v2/sandboxes$", ["do"] = what } }
+      local child = program [[ boxes:create { id = "under-way", lifetime = 600 } ]]
+      assert(helper.eventually(function()
+        for _, call in ipairs(plane:calls()) do
+          if call == "POST /v2/sandboxes" then
+            return true
+          end
+        end
+      end, 10))
+      kill(child)
+      local next_one = plane:open { journal = dir }
+      assert.equal(what == "hold" and 1 or 0, assert_ok(next_one:recover()))
+      assert.equal(0, #next_one:list())
+      assert.equal(what == "hold" and 0 or 1, #files()) -- of what was not seen, it may still come
+    end
+  end)
+
+  it("what cannot be destroyed now is destroyed later", function()
+    local child = program [[ a = sandbar.assert(boxes:create_scoped { lifetime = 600 }) ]]
+    assert.equal("done", child:line())
+    kill(child)
+    plane:faults { { method = "DELETE", times = 99, ["do"] = "status", status = 403 } }
+    local next_one = plane:open { journal = dir }
+    local count, err = next_one:recover()
+    assert.is_nil(count)
+    assert.equal("PermissionDenied", err.kind)
+    assert_ok(next_one:create { lifetime = 60 }) -- which does not fail of it
+    plane:faults {}
+    assert.equal(1, assert_ok(next_one:recover()))
+    assert.equal(1, #next_one:list())
+  end)
+
+  it("nothing is created that could not be noted before, and no other's sandboxes are touched", function()
+    local nowhere = plane:open { journal = dir .. "/none" }
+    local box, err = nowhere:create { lifetime = 60 }
+    assert.is_nil(box)
+    assert.equal("NotFound", err.kind)
+    for _, call in ipairs(plane:calls()) do
+      assert.is_nil(call:match("^POST"))
+    end
+    helper.write_file(dir .. "/0000-x.log", "i 11111111-1111-4111-8111-111111111111 1 id\n") -- of another account
+    local boxes = plane:open { journal = dir }
+    local own = assert_ok(boxes:create { lifetime = 60 })
+    local name
+    for _, file in ipairs(files()) do
+      name = file ~= "0000-x.log" and file or name
+    end
+    -- A line that was cut, and what is no line.
+    helper.write_file(dir .. "/" .. name:sub(1, 17) .. "torn.log", "i nonsense\n\0\0\nk x\ni 1111")
+    assert.equal(0, assert_ok(boxes:recover()))
+    assert.equal("running", own:info().state)
+    assert.equal(2, #files())
+    local _, unfit = require("sandbar.e2b.provider").open(plane:options { journal = "relative" }, 2)
+    assert.equal("InvalidArgument", unfit.kind)
+  end)
+end)

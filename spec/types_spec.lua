@@ -74,7 +74,7 @@ local function exports()
   end
   local sandbar = require "sandbar"
   sandbar.open { root = "/nonexistent" } -- loads what open loads first
-  for _, area in ipairs { "", "local/", "policy/", "server/" } do
+  for _, area in ipairs { "", "local/", "policy/", "server/", "e2b/" } do
     for file in lfs.dir(tree .. "/lua/sandbar/" .. area) do
       local module = file:match("^(.*)%.lua$")
       if module and module ~= "init" and module ~= "openresty" then

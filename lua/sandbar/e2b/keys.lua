@@ -189,12 +189,12 @@ function methods:close(opts)
   return ok, err
 end
 
-class = core.class("Key", methods, {
+class = core.class("APIKey", methods, {
   on_close = function(self)
     return methods.close(self)
   end,
   tostring = function(state)
-    return ("sandbar.Key %s (%s)"):format(state.id, state._release and "held" or "closed")
+    return ("sandbar.APIKey %s (%s)"):format(state.id, state._release and "held" or "closed")
   end,
 })
 

@@ -346,14 +346,14 @@ local function collection(name, module)
   end
 end
 
-class = core.class("Provider", methods, {
+class = core.class("E2BProvider", methods, {
   getters = {
     keys = collection("keys", keys),
     snapshots = collection("snapshots", snapshots),
     templates = collection("templates", templates),
   },
   tostring = function(state)
-    return ("sandbar.Provider e2b (%s)"):format(state._closed and "closed" or state._driver.client.origin)
+    return ("sandbar.E2BProvider (%s)"):format(state._closed and "closed" or state._driver.client.origin)
   end,
 })
 

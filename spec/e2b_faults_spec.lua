@@ -1,5 +1,6 @@
 -- check: only 5.4
 -- check: no user
+-- check: no asan
 -- The way to the control plane of E2B when it is bad: cut, silent, busy, lying; proxies, certificates, protocols; what is
 -- tried again, what is not; and keys that show nowhere. B and two digits are the numbers of known faults.
 

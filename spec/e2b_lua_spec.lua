@@ -1,5 +1,4 @@
 -- check: no user
--- check: no asan
 -- The E2B provider's control plane on every Lua: one life with everything in it. What it does in detail is in
 -- e2b_control_spec and e2b_faults_spec.
 

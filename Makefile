@@ -370,6 +370,7 @@ build/fuzz/%: spec/fuzz/%.c
 	$(call show,link)$(CLANG) -std=c11 -D_GNU_SOURCE -g -O1 -Isrc -Ispec -fsanitize=fuzzer,address,undefined \
 		-fno-sanitize-recover=undefined -MMD -MP -MF $@.d -o $@ $< $(FUZZ_LIBS)
 build/fuzz/relay_session: FUZZ_LIBS = $(SSL_LIBS)
+build/fuzz/server_requests: FUZZ_LIBS = $(PARSER_LIBS)
 build/fuzz/e2b_messages: FUZZ_LIBS = -Ibuild/e2b $(PROTOBUF_CFLAGS) $(PROTO_C) $(PROTOBUF_LIBS)
 build/fuzz/e2b_messages: | $(PROTO_C)
 fuzz: fuzz-programs

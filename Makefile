@@ -158,7 +158,7 @@ $(L)/sandbar/server.so: $(SERVER_OBJ) $(SERVER_BIND_OBJ)
 	$(call missing,src/server,$(SERVER_SRC))
 	$(call missing,src/lua/server.c,$(SERVER_BIND_SRC))
 	@mkdir -p $(@D)
-	$(call show,link)$(CC) -o $@ $^ $(LIB_LDFLAGS) $(PARSER_LIBS)
+	$(call show,link)$(CC) -o $@ $^ $(LIB_LDFLAGS) $(PARSER_LIBS) $(SSL_LIBS)
 
 # Everything without Lua, for the unit tests in C: the linker takes what a test needs.
 $(O)/libcore.a: $(RUNTIME_OBJ) $(ENGINE_OBJ) $(IMAGE_OBJ)

@@ -92,6 +92,29 @@ function ServerRequest:write(data, timeout) end
 ---@return sandbar.Error? err
 function ServerRequest:finish() end
 
+--- What comes out of a source becomes body of the answer, which has begun, without a look of Lua's at it. finish() follows.
+---@param source sandbar.Output|sandbar.Connection a plain pipe that nobody reads
+---@param framing? "raw"|"connect+json"|"connect+proto" (default "raw"); the others: data events of E2B's protocol
+---@param kind? "stdout"|"stderr"|"pty" of those events (default "stdout")
+---@return integer? bytes once the source has ended
+---@return sandbar.Error? err Closed: the client has gone away
+function ServerRequest:pump_out(source, framing, kind) end
+
+--- The body goes into a target, which is not closed by that.
+---@param target sandbar.Input|sandbar.Connection
+---@param timeout? sandbar.Timeout
+---@return integer? bytes
+---@return sandbar.Error? err as read; Closed also: the target takes no more
+function ServerRequest:pump_in(target, timeout) end
+
+--- From here on the connection is no HTTP: client and connection are each other's until both have closed. What of the
+--- body was not read goes on as it came. Ending the wait cuts both.
+---@param connection sandbar.Connection
+---@param head? string sent first, as it is: the head of an answer
+---@return true? ok
+---@return sandbar.Error? err
+function ServerRequest:upgrade(connection, head) end
+
 --- Cuts the connection, so that the client sees that something is missing. Nothing when it has been answered.
 ---@return true ok
 function ServerRequest:abort() end

@@ -83,6 +83,18 @@ function input.leave(handle)
   end
 end
 
+--- The native stream, for C code that writes to it; nil and Closed. false: not an input.
+function input.lend(handle)
+  if not core.is(handle, class) then
+    return false
+  end
+  local state = core.state(handle, class)
+  if state._closed or not state._native then
+    return nil, errors.new { kind = "Closed", op = "write", message = "stdin is closed" }
+  end
+  return state._native
+end
+
 -- `finish`: how its end is told, where that is more than an end of the pipe.
 function input.new(native, process, finish)
   return core.handle(class, { _native = native, _process = process, _finish = finish })

@@ -215,6 +215,14 @@ function port.some(handle, timeout)
   return stream.some(core.state(handle, connection_class)._output, timeout)
 end
 
+--- As stream.lend, of a connection. false: none.
+function port.lend(handle)
+  if not core.is(handle, connection_class) then
+    return false
+  end
+  return stream.lend(core.state(handle, connection_class)._output)
+end
+
 -- ---- exposing ----
 
 local function expose(self, op, on, opts)

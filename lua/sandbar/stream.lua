@@ -317,6 +317,25 @@ function stream.some(handle, timeout)
   return read_some(state, CHUNK, timeout)
 end
 
+--- The native stream, for C code that goes on with it, and what was taken off it already; nil and an error when it
+--- cannot be lent. false: not an output.
+function stream.lend(handle)
+  if not core.is(handle, output_class) then
+    return false
+  end
+  local state = core.state(handle, output_class)
+  local ok, err = ready(state)
+  if ok and state._op then
+    ok, err = absorb(state)
+  end
+  if not ok then
+    return nil, err
+  elseif state._kept or not state._native then
+    return nil, errors.new { kind = "Unsupported", op = "read", message = state._name .. " is no plain pipe" }
+  end
+  return state._native, after_stash(state) or ""
+end
+
 function stream.state(handle)
   return core.state(handle, output_class)
 end

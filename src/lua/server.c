@@ -283,6 +283,55 @@ static int request_gone(lua_State *L)
     return sb_lua_op_made(L, op);
 }
 
+static struct sb_stream *check_stream(lua_State *L, int arg)
+{
+    return sb_lua_check_object(L, arg, sb_api->stream_type);
+}
+
+/* request:pump_out(stream, "raw" | "connect+json" | "connect+proto", "stdout" | "stderr" | "pty") -> op */
+static int request_pump_out(lua_State *L)
+{
+    static const char *const forms[] = {"raw", "connect+json", "connect+proto", NULL};
+    static const char *const kinds[] = {"stdout", "stderr", "pty", NULL};
+    struct sb_exchange *exchange = check_exchange(L);
+    if (sb_lua_forked(L, exchange))
+        return 1;
+    struct sb_stream *stream = check_stream(L, 2);
+    enum sb_pump_form form = (enum sb_pump_form)luaL_checkoption(L, 3, NULL, forms);
+    enum sb_pump_kind kind = (enum sb_pump_kind)luaL_checkoption(L, 4, "stdout", kinds);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_exchange_pump_out(exchange, mailbox, stream, form, kind);
+    return sb_lua_op_made(L, op);
+}
+
+static int request_pump_in(lua_State *L)
+{
+    struct sb_exchange *exchange = check_exchange(L);
+    if (sb_lua_forked(L, exchange))
+        return 1;
+    struct sb_stream *stream = check_stream(L, 2);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_exchange_pump_in(exchange, mailbox, stream);
+    return sb_lua_op_made(L, op);
+}
+
+/* request:tunnel(stream, head) -> op */
+static int request_tunnel(lua_State *L)
+{
+    struct sb_exchange *exchange = check_exchange(L);
+    if (sb_lua_forked(L, exchange))
+        return 1;
+    struct sb_stream *stream = check_stream(L, 2);
+    struct sb_span head;
+    head.data = sb_lua_check_bytes(L, 3, &head.len);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_exchange_tunnel(exchange, mailbox, stream, &head);
+    return sb_lua_op_made(L, op);
+}
+
 static int request_close(lua_State *L)
 {
     sb_exchange_abort(check_exchange(L));
@@ -296,6 +345,9 @@ static const luaL_Reg request_methods[] = {
     {"finish", request_finish},
     {"gone", request_gone},
     {"close", request_close},
+    {"pump_out", request_pump_out},
+    {"pump_in", request_pump_in},
+    {"tunnel", request_tunnel},
     {NULL, NULL},
 };
 static const char *const request_plain[] = {"close", NULL};

@@ -19,7 +19,7 @@
 #include "stream.h"
 
 #define SB_API_KEY "sandbar.core.api"
-#define SB_API_VERSION 3
+#define SB_API_VERSION 4
 
 /* clang-format off */
 #define SB_API_FUNCTIONS(X)                                                                        \
@@ -35,6 +35,7 @@
     X(sb_mailbox_ref) X(sb_mailbox_unref)                                                          \
     X(sb_stream_new) X(sb_stream_read) X(sb_stream_try_read) X(sb_stream_write)                    \
     X(sb_stream_close_write) X(sb_stream_close) X(sb_stream_at_end)                                \
+    X(sb_stream_try_write) X(sb_stream_tap)                                                        \
     X(sb_release_new) X(sb_release_ref) X(sb_release_unref) X(sb_release_fire)                     \
     X(sb_release_cancel) X(sb_release_fired) X(sb_release_finish)                                  \
     X(sb_redact)                                                                                   \
@@ -99,6 +100,8 @@ extern const struct sb_core_api *sb_api; /* the client's own, set when it is ope
 #define sb_stream_close_write sb_api->sb_stream_close_write
 #define sb_stream_close sb_api->sb_stream_close
 #define sb_stream_at_end sb_api->sb_stream_at_end
+#define sb_stream_try_write sb_api->sb_stream_try_write
+#define sb_stream_tap sb_api->sb_stream_tap
 #define sb_release_new sb_api->sb_release_new
 #define sb_release_ref sb_api->sb_release_ref
 #define sb_release_unref sb_api->sb_release_unref

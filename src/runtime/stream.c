@@ -52,6 +52,10 @@ struct sb_stream {
 
     struct chunk *head, **tail; /* to be written */
     int write_error;
+    sb_stream_tap_fn *tap; /* the I/O thread's, as are its argument */
+    void *tap_arg;
+    int tap_blocked; /* it waits for room */
+
     int half_close; /* asked for: after the queue */
     int half_closed;
 
@@ -257,7 +261,7 @@ static void watch(struct sb_stream *s)
                                                             : s->unread.len >= most;
     if (s->readable && !s->eof && s->read_error == 0 && !s->paused)
         events |= EPOLLIN;
-    if (s->head != NULL)
+    if (s->head != NULL || s->tap_blocked)
         events |= EPOLLOUT;
     if (s->added) {
         sb_source_change(&s->source, events);
@@ -307,6 +311,23 @@ static void complete_all(struct sb_stream *s, struct sb_op *finished)
     }
 }
 
+/* Lock not held. */
+static void tell_tap(struct sb_stream *s)
+{
+    if (s->tap == NULL)
+        return;
+    sb_object_ref(s); /* it may end the tapping */
+    int blocked = s->tap(s->tap_arg);
+    pthread_mutex_lock(&s->lock);
+    if (s->tap_blocked != (s->tap != NULL && blocked)) {
+        s->tap_blocked = !s->tap_blocked;
+        if (!s->closed)
+            watch(s);
+    }
+    pthread_mutex_unlock(&s->lock);
+    sb_object_unref(s);
+}
+
 static void ready(struct sb_source *source, uint32_t events)
 {
     struct sb_stream *s = sb_container(source, struct sb_stream, source);
@@ -315,6 +336,7 @@ static void ready(struct sb_source *source, uint32_t events)
     pthread_mutex_lock(&s->lock);
     advance(s, &finished);
     pthread_mutex_unlock(&s->lock);
+    tell_tap(s);
     complete_all(s, finished); /* may have been the last references: hands off */
 }
 
@@ -327,6 +349,7 @@ static void turn(struct sb_post *post)
     advance(s, &finished);
     pthread_mutex_unlock(&s->lock);
     complete_all(s, finished);
+    tell_tap(s);
     sb_object_unref(s);
 }
 
@@ -604,6 +627,23 @@ int sb_stream_try_write(struct sb_stream *s, const void *data, size_t len, size_
         sb_sigpipe_swallow(&old);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return rc;
+}
+
+void sb_stream_tap(struct sb_stream *s, sb_stream_tap_fn *tap, void *arg)
+{
+    if (is_forked(s))
+        return;
+    s->tap = tap;
+    s->tap_arg = arg;
+    pthread_mutex_lock(&s->lock);
+    if (tap != NULL) {
+        kick(s, NULL);
+    } else if (s->tap_blocked) {
+        s->tap_blocked = 0;
+        if (!s->closed)
+            watch(s);
+    }
+    pthread_mutex_unlock(&s->lock);
 }
 
 /* ---- closing ---- */

@@ -44,6 +44,12 @@ struct sb_op *sb_stream_write(struct sb_stream *stream, struct sb_mailbox *mailb
 int sb_stream_try_write(struct sb_stream *stream, const void *data, size_t len, size_t *taken,
                         struct sb_error *err);
 
+/* Tells C code on the I/O thread when it is worth trying again: tap(arg) [io] once soon and then after each change, with
+ * no lock held; it says whether it also waits for room to write. One at a time, NULL: none. [io]; whoever taps holds a
+ * reference until then. */
+typedef int sb_stream_tap_fn(void *arg);
+void sb_stream_tap(struct sb_stream *stream, sb_stream_tap_fn *tap, void *arg);
+
 /* Half-close after what is queued has been written; for read ends: stop and close. Idempotent, any
  * thread, never waits. */
 void sb_stream_close_write(struct sb_stream *stream);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/peer.h"
+#include "server/pump.h"
 
 const struct sb_head *sb_exchange_head(const struct sb_exchange *exchange)
 {
@@ -27,6 +27,7 @@ static void free_call(struct sb_call *call)
 {
     sb_object_unref(call->exchange);
     sb_answer_free(&call->answer);
+    sb_pump_free(call->pump);
     free(call);
 }
 
@@ -42,19 +43,19 @@ void sb_call_done(struct sb_call *call)
     free_call(call);
 }
 
-static void fail_with(struct sb_call *call, enum sb_err kind, const char *why)
+void sb_call_fail_with(struct sb_call *call, enum sb_err kind, const char *why)
 {
     struct sb_error err = {0};
     sb_fail(&err, kind, "%s", why);
     sb_call_fail(call, &err);
 }
 
-static int is_over(const struct sb_exchange *exchange)
+int sb_exchange_is_over(const struct sb_exchange *exchange)
 {
     return exchange->peer->current != exchange;
 }
 
-static void fail_over(struct sb_call *call)
+void sb_call_fail_over(struct sb_call *call)
 {
     struct sb_error err = call->exchange->ended;
     sb_call_fail(call, &err);
@@ -76,8 +77,12 @@ static void on_cancel(struct sb_op *op, void *owner)
     struct sb_call *call = owner;
     struct sb_exchange *exchange = call->exchange;
     struct sb_peer *peer = exchange->peer;
+    int tunnel = call->pump != NULL && call->pump->tunnel;
     if (exchange->reader == call) {
         exchange->reader = NULL;
+    } else if (sb_pump_drop(exchange, call)) {
+        if (tunnel)
+            sb_peer_end(peer, 1, NULL);
     } else if (!unlink_call(&exchange->watchers, call) && unlink_call(&peer->writers, call)) {
         peer->writers_end = &peer->writers;
         while (*peer->writers_end != NULL)
@@ -96,8 +101,8 @@ static void on_call(void *arg)
     sb_peer_unref(peer);
 }
 
-static struct sb_call *new_call(struct sb_exchange *exchange, void (*run)(struct sb_call *call),
-                                size_t len)
+struct sb_call *sb_call_new(struct sb_exchange *exchange, void (*run)(struct sb_call *call),
+                            size_t len)
 {
     struct sb_call *call = calloc(1, sizeof *call + len);
     if (call != NULL) {
@@ -109,7 +114,7 @@ static struct sb_call *new_call(struct sb_exchange *exchange, void (*run)(struct
 }
 
 /* Takes over the call. */
-static struct sb_op *submit(struct sb_call *call, struct sb_mailbox *mailbox)
+struct sb_op *sb_call_submit(struct sb_call *call, struct sb_mailbox *mailbox)
 {
     if (call == NULL)
         return NULL;
@@ -199,32 +204,25 @@ static int serve_some(struct sb_exchange *exchange, struct sb_call *call)
 
 int sb_exchange_serve(struct sb_exchange *exchange)
 {
+    struct sb_peer *peer = exchange->peer;
+    size_t before = peer->in.len;
+    int moved = sb_pumps_move(exchange);
     struct sb_call *call = exchange->reader;
-    if (call == NULL)
-        return 0;
-    size_t before = exchange->peer->in.len;
+    if (call == NULL || peer->phase == SB_PEER_ENDED)
+        return moved;
     int done = call->mode == SB_READ_ALL ? serve_all(exchange, call) : serve_some(exchange, call);
     if (done) {
         exchange->reader = NULL;
         sb_call_done(call);
     }
-    return done || exchange->peer->in.len != before;
+    return moved || done || peer->in.len != before;
 }
 
-static void run_read(struct sb_call *call)
+/* The body is wanted: a client that asked first is told. */
+void sb_exchange_go_on(struct sb_exchange *exchange)
 {
     static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    struct sb_exchange *exchange = call->exchange;
     struct sb_peer *peer = exchange->peer;
-    if (is_over(exchange)) {
-        fail_over(call);
-        return;
-    }
-    if (exchange->reader != NULL) {
-        fail_with(call, SB_ERR_BUSY, "somebody else is reading the body");
-        return;
-    }
-    exchange->reader = call;
     peer->in_at = sb_now();
     if (peer->intake.expects && exchange->answered == SB_ASKED && peer->in.len == 0 &&
         sb_put(&peer->out, go_on, sizeof go_on - 1) < 0)
@@ -232,15 +230,30 @@ static void run_read(struct sb_call *call)
     peer->intake.expects = 0;
 }
 
+static void run_read(struct sb_call *call)
+{
+    struct sb_exchange *exchange = call->exchange;
+    if (sb_exchange_is_over(exchange)) {
+        sb_call_fail_over(call);
+        return;
+    }
+    if (exchange->reader != NULL || sb_pumps_read(exchange)) {
+        sb_call_fail_with(call, SB_ERR_BUSY, "somebody else is reading the body");
+        return;
+    }
+    exchange->reader = call;
+    sb_exchange_go_on(exchange);
+}
+
 struct sb_op *sb_exchange_read(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
                                enum sb_read_mode mode, size_t n)
 {
-    struct sb_call *call = new_call(exchange, run_read, 0);
+    struct sb_call *call = sb_call_new(exchange, run_read, 0);
     if (call != NULL) {
         call->mode = mode;
         call->n = n;
     }
-    return submit(call, mailbox);
+    return sb_call_submit(call, mailbox);
 }
 
 /* ---- the answer ---- */
@@ -299,12 +312,12 @@ static void run_answer(struct sb_call *call)
 {
     struct sb_exchange *exchange = call->exchange;
     struct sb_peer *peer = exchange->peer;
-    if (is_over(exchange)) {
-        fail_over(call);
+    if (sb_exchange_is_over(exchange)) {
+        sb_call_fail_over(call);
         return;
     }
     if (exchange->answered != SB_ASKED) {
-        fail_with(call, SB_ERR_INVALID_ARGUMENT, "the answer has begun already");
+        sb_call_fail_with(call, SB_ERR_INVALID_ARGUMENT, "the answer has begun already");
         return;
     }
     exchange->framing = framing_of(exchange, call);
@@ -324,23 +337,26 @@ struct sb_op *sb_exchange_answer(struct sb_exchange *exchange, struct sb_mailbox
                                  const struct sb_reply *reply)
 {
     struct sb_error err = {0};
-    struct sb_call *call = new_call(exchange, run_answer, reply->stream ? 0 : reply->body.len);
+    struct sb_call *call = sb_call_new(exchange, run_answer, reply->stream ? 0 : reply->body.len);
     if (call == NULL)
         return NULL;
     if (call->len > 0)
         memcpy(call->data, reply->body.data, call->len);
     call->stream = reply->stream;
     if (sb_answer_make(&call->answer, reply, &err) == 0)
-        return submit(call, mailbox);
+        return sb_call_submit(call, mailbox);
     free_call(call);
     struct sb_op *op = sb_op_new(mailbox, NULL, NULL);
     return op != NULL ? sb_http_refuse(op, &err) : NULL;
 }
 
-static int put_piece(struct sb_exchange *exchange, const void *data, size_t len)
+int sb_exchange_put(struct sb_exchange *exchange, const void *data, size_t len)
 {
     struct sb_buffer *out = &exchange->peer->out;
     char size[24];
+    if (exchange->framing.has_length && len > exchange->framing.length - exchange->written)
+        return -2;
+    exchange->written += len;
     if (len == 0 || exchange->framing.none)
         return 0;
     if (!exchange->framing.chunked)
@@ -352,29 +368,28 @@ static int put_piece(struct sb_exchange *exchange, const void *data, size_t len)
 }
 
 /* Has it begun and not ended? Else the call has failed. */
-static int is_answering(struct sb_call *call)
+int sb_call_is_answering(struct sb_call *call)
 {
-    if (is_over(call->exchange)) {
-        fail_over(call);
+    if (sb_exchange_is_over(call->exchange)) {
+        sb_call_fail_over(call);
         return 0;
     }
     if (call->exchange->answered == SB_ANSWERING)
         return 1;
-    fail_with(call, SB_ERR_INVALID_ARGUMENT, "the answer has not begun");
+    sb_call_fail_with(call, SB_ERR_INVALID_ARGUMENT, "the answer has not begun");
     return 0;
 }
 
 static void run_write(struct sb_call *call)
 {
     struct sb_exchange *exchange = call->exchange;
-    if (!is_answering(call))
+    if (!sb_call_is_answering(call))
         return;
-    if (exchange->framing.has_length && call->len > exchange->framing.length - exchange->written) {
-        fail_with(call, SB_ERR_INVALID_ARGUMENT, "more than Content-Length announced");
+    int rc = sb_exchange_put(exchange, call->data, call->len);
+    if (rc == -2) {
+        sb_call_fail_with(call, SB_ERR_INVALID_ARGUMENT, "more than Content-Length announced");
         return;
     }
-    exchange->written += call->len;
-    int rc = put_piece(exchange, call->data, call->len);
     sb_peer_wait_out(exchange->peer, call);
     if (rc < 0)
         out_of_memory(exchange->peer);
@@ -383,21 +398,21 @@ static void run_write(struct sb_call *call)
 struct sb_op *sb_exchange_write(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
                                 const void *data, size_t len)
 {
-    struct sb_call *call = new_call(exchange, run_write, len);
+    struct sb_call *call = sb_call_new(exchange, run_write, len);
     if (call != NULL && len > 0)
         memcpy(call->data, data, len);
-    return submit(call, mailbox);
+    return sb_call_submit(call, mailbox);
 }
 
 static void run_finish(struct sb_call *call)
 {
     struct sb_exchange *exchange = call->exchange;
     struct sb_peer *peer = exchange->peer;
-    if (!is_answering(call))
+    if (!sb_call_is_answering(call))
         return;
     const struct sb_answer_framing *framing = &exchange->framing;
     if (framing->has_length && !framing->none && exchange->written < framing->length) {
-        fail_with(call, SB_ERR_INVALID_ARGUMENT, "less than Content-Length announced");
+        sb_call_fail_with(call, SB_ERR_INVALID_ARGUMENT, "less than Content-Length announced");
         sb_peer_end(peer, 1, NULL);
         return;
     }
@@ -411,7 +426,7 @@ static void run_finish(struct sb_call *call)
 
 struct sb_op *sb_exchange_finish(struct sb_exchange *exchange, struct sb_mailbox *mailbox)
 {
-    return submit(new_call(exchange, run_finish, 0), mailbox);
+    return sb_call_submit(sb_call_new(exchange, run_finish, 0), mailbox);
 }
 
 /* ---- the client's end ---- */
@@ -434,6 +449,7 @@ void sb_exchange_over(struct sb_exchange *exchange, const struct sb_error *err)
     exchange->reader = NULL;
     exchange->ended = *err;
     sb_buffer_drop(&exchange->body);
+    sb_pumps_fail(exchange, err);
     if (call != NULL)
         sb_call_fail(call, err);
 }
@@ -443,7 +459,7 @@ static void run_gone(struct sb_call *call)
     struct sb_exchange *exchange = call->exchange;
     call->next = exchange->watchers;
     exchange->watchers = call;
-    if (is_over(exchange))
+    if (sb_exchange_is_over(exchange))
         sb_exchange_tell(exchange, exchange->lost);
     else if (exchange->peer->gone)
         sb_exchange_tell(exchange, 1);
@@ -451,13 +467,13 @@ static void run_gone(struct sb_call *call)
 
 struct sb_op *sb_exchange_gone(struct sb_exchange *exchange, struct sb_mailbox *mailbox)
 {
-    return submit(new_call(exchange, run_gone, 0), mailbox);
+    return sb_call_submit(sb_call_new(exchange, run_gone, 0), mailbox);
 }
 
 static void on_abort(void *arg)
 {
     struct sb_exchange *exchange = arg;
-    if (!is_over(exchange))
+    if (!sb_exchange_is_over(exchange))
         sb_peer_end(exchange->peer, 1, NULL);
     sb_object_unref(exchange);
 }
@@ -484,7 +500,7 @@ static void on_drop(void *arg)
 {
     struct sb_exchange *exchange = arg;
     struct sb_peer *peer = exchange->peer;
-    if (!is_over(exchange)) {
+    if (!sb_exchange_is_over(exchange)) {
         peer->current = NULL;
         if (exchange->answered == SB_ASKED)
             sb_peer_refuse(peer, 500, "the server gave no answer");

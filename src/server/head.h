@@ -21,7 +21,12 @@ struct sb_field {
     struct sb_span name, value; /* the value without blanks around it */
 };
 
-enum sb_framing { SB_FRAMED_NONE, SB_FRAMED_LENGTH, SB_FRAMED_CHUNKED };
+enum sb_framing {
+    SB_FRAMED_NONE,
+    SB_FRAMED_LENGTH,
+    SB_FRAMED_CHUNKED,
+    SB_FRAMED_TUNNEL, /* no head says so: all that follows, once it has become a tunnel */
+};
 
 struct sb_head {
     char *text;

@@ -35,6 +35,15 @@ static size_t read_length(struct sb_peer *peer, unsigned char *out, size_t room)
     return n;
 }
 
+static size_t read_tunnel(struct sb_peer *peer, unsigned char *out, size_t room)
+{
+    size_t n = room < peer->in.len ? room : peer->in.len;
+    if (out != NULL && n > 0)
+        memcpy(out, peer->in.data + peer->in.start, n);
+    sb_take_in(peer, n);
+    return n;
+}
+
 static size_t read_chunked(struct sb_peer *peer, unsigned char *out, size_t room)
 {
     struct sb_intake *intake = &peer->intake;
@@ -56,9 +65,13 @@ size_t sb_intake_read(struct sb_peer *peer, unsigned char *out, size_t room)
     size_t made = 0;
     if (intake->complete || intake->error.kind != SB_OK)
         return 0;
-    if (peer->in.len > 0)
+    if (peer->in.len > 0 && intake->framing == SB_FRAMED_TUNNEL)
+        made = read_tunnel(peer, out, room);
+    else if (peer->in.len > 0)
         made = intake->framing == SB_FRAMED_LENGTH ? read_length(peer, out, room)
                                                    : read_chunked(peer, out, room);
+    if (intake->framing == SB_FRAMED_TUNNEL)
+        intake->complete = peer->eof && peer->in.len == 0;
     if (peer->eof && peer->in.len == 0 && !intake->complete && intake->error.kind == SB_OK) {
         sb_fail(&intake->error, SB_ERR_CLOSED, "the client closed the connection inside the body");
         peer->last = 1;

@@ -50,5 +50,5 @@ int sb_peer_flush(struct sb_peer *peer)
     peer->stalled = out->len > 0;
     if (out->len <= SB_PEER_HIGH)
         wake_writers(peer);
-    return 0;
+    return moved;
 }

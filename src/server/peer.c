@@ -1,5 +1,5 @@
 /* A client's connection: its bytes, its phases, its clocks. */
-#include "server/peer.h"
+#include "server/pump.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -126,8 +126,10 @@ static size_t room(const struct sb_peer *peer)
     case SB_PEER_HEAD:
         return limits(peer)->header_limit;
     case SB_PEER_EXCHANGE:
-        return peer->current != NULL && peer->current->reader == NULL ? SB_PEER_AHEAD
-                                                                      : SB_PEER_ROOM;
+        return peer->current != NULL && peer->current->reader == NULL &&
+                       !sb_pumps_hungry(peer->current)
+                   ? SB_PEER_AHEAD
+                   : SB_PEER_ROOM;
     case SB_PEER_LINGER:
         return SB_PEER_ROOM;
     default:
@@ -281,6 +283,8 @@ static int step_exchange(struct sb_peer *peer)
     if (exchange == NULL)
         return step_rest(peer);
     int moved = sb_exchange_serve(exchange);
+    if (peer->phase == SB_PEER_ENDED)
+        return 1;
     if (peer->eof && peer->in.len == 0 && !peer->gone) {
         peer->gone = 1;
         sb_exchange_tell(exchange, 1);
@@ -337,8 +341,11 @@ static uint64_t input_due(const struct sb_peer *peer)
     case SB_PEER_EXCHANGE:
         if (peer->current == NULL)
             return after(peer->since, limits(peer)->body_timeout);
-        return peer->current->reader != NULL ? after(peer->in_at, limits(peer)->body_timeout)
-                                             : SB_NEVER;
+        if (peer->intake.framing == SB_FRAMED_TUNNEL)
+            return SB_NEVER; /* both ends know what they wait for */
+        return peer->current->reader != NULL || sb_pumps_hungry(peer->current)
+                   ? after(peer->in_at, limits(peer)->body_timeout)
+                   : SB_NEVER;
     case SB_PEER_LINGER:
         return peer->shut ? after(peer->since, LINGER) : SB_NEVER; /* before: the writing has one */
     default:
@@ -434,9 +441,8 @@ void sb_peer_turn(struct sb_peer *peer)
         moved = receive(peer);
         if (peer->phase != SB_PEER_ENDED)
             moved |= step(peer);
-        if (peer->phase != SB_PEER_ENDED && sb_peer_flush(peer) == 0 && peer->out.len == 0 &&
-            (peer->phase == SB_PEER_LINGER || peer->eof))
-            moved |= step(peer); /* it waited for the client to have got everything */
+        if (peer->phase != SB_PEER_ENDED)
+            moved |= sb_peer_flush(peer);
     }
     if (peer->phase == SB_PEER_ENDED)
         return;

@@ -37,6 +37,7 @@ struct sb_call {
     size_t n;
     struct sb_answer answer;
     int stream;
+    struct sb_pump *pump; /* of a call for one; owned */
     size_t len;
     unsigned char data[];
 };
@@ -87,8 +88,9 @@ struct sb_exchange {
     /* [io] */
     struct sb_buffer body; /* read but not handed out: of a read to the end */
     struct sb_call *reader;
+    struct sb_pump *pumps;
     struct sb_call *watchers; /* wait for the client to go away */
-    enum { SB_ASKED, SB_ANSWERING, SB_ANSWERED } answered;
+    enum { SB_ASKED, SB_ANSWERING, SB_ANSWERED, SB_TUNNELLED } answered;
     struct sb_answer_framing framing;
     uint64_t written;
     int lost;              /* the connection ended before it had been answered ... */
@@ -119,7 +121,7 @@ void sb_take_in(struct sb_peer *peer, size_t n); /* n bytes of the input are don
 
 /* ---- output.c ---- */
 
-/* Writes what the client takes; tells who waits for that. -1: it has ended. */
+/* Writes what the client takes; tells who waits for that. 1: it has taken something; -1: the peer has ended. */
 int sb_peer_flush(struct sb_peer *peer);
 /* Completes the call once what is queued is below the high mark. */
 void sb_peer_wait_out(struct sb_peer *peer, struct sb_call *call);
@@ -128,14 +130,29 @@ void sb_peer_wait_out(struct sb_peer *peer, struct sb_call *call);
 
 /* Makes one of the head; NULL: out of memory. Takes over the head in every case. */
 struct sb_exchange *sb_exchange_new(struct sb_peer *peer, struct sb_head *head);
-/* Gives the reader what there is. 1: bytes have moved. */
+/* Gives the reader and the pumps what there is. 1: bytes have moved. A tunnel's end ends the peer. */
 int sb_exchange_serve(struct sb_exchange *exchange);
 /* The client has gone away, or the exchange is over (number). */
 void sb_exchange_tell(struct sb_exchange *exchange, int number);
 /* The peer has ended or goes on without it: whoever waits is told. */
 void sb_exchange_over(struct sb_exchange *exchange, const struct sb_error *err);
+int sb_exchange_is_over(const struct sb_exchange *exchange);
+/* The body is wanted: a client that asked first is told. */
+void sb_exchange_go_on(struct sb_exchange *exchange);
+/* A piece of the answer's body. -1: out of memory; -2: more than was announced. */
+int sb_exchange_put(struct sb_exchange *exchange, const void *data, size_t len);
+
+struct sb_call *sb_call_new(struct sb_exchange *exchange, void (*run)(struct sb_call *call),
+                            size_t len); /* any thread */
+struct sb_op *sb_call_submit(struct sb_call *call,
+                             struct sb_mailbox *mailbox); /* any thread; takes over */
+/* These complete and free it. */
 void sb_call_fail(struct sb_call *call, const struct sb_error *err);
+void sb_call_fail_with(struct sb_call *call, enum sb_err kind, const char *why);
+void sb_call_fail_over(struct sb_call *call); /* what became of its exchange */
 void sb_call_done(struct sb_call *call);
+/* Has its answer begun and not ended? Else the call has failed. */
+int sb_call_is_answering(struct sb_call *call);
 
 /* ---- listener.c ---- */
 

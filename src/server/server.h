@@ -63,6 +63,26 @@ struct sb_op *sb_exchange_answer(struct sb_exchange *exchange, struct sb_mailbox
 struct sb_op *sb_exchange_write(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
                                 const void *data, size_t len);
 struct sb_op *sb_exchange_finish(struct sb_exchange *exchange, struct sb_mailbox *mailbox);
+
+/* Bytes that no Lua state sees. The stream is the pump's until the operation ends; number = how many bytes. */
+enum sb_pump_form {
+    SB_PUMP_RAW,
+    SB_PUMP_JSON,
+    SB_PUMP_PROTO
+}; /* the latter: envelopes with data events */
+enum sb_pump_kind { SB_PUMP_STDOUT, SB_PUMP_STDERR, SB_PUMP_PTY };
+/* All that comes out of the stream becomes body of the answer, which has begun. It is not finished by that. */
+struct sb_op *sb_exchange_pump_out(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
+                                   struct sb_stream *stream, enum sb_pump_form form,
+                                   enum sb_pump_kind kind);
+/* The body goes into the stream, which is not closed by that. */
+struct sb_op *sb_exchange_pump_in(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
+                                  struct sb_stream *stream);
+/* `head` is sent as it is, then the connection and the stream are each other's, until both have closed. What of the
+ * request's body has not been read goes to the stream as it came. Ending the operation early cuts both. */
+struct sb_op *sb_exchange_tunnel(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
+                                 struct sb_stream *stream, const struct sb_span *head);
+
 /* number = 1: the client has gone away; 0: the exchange is over. */
 struct sb_op *sb_exchange_gone(struct sb_exchange *exchange, struct sb_mailbox *mailbox);
 void sb_exchange_abort(struct sb_exchange *exchange); /* the connection is reset. Any thread */

@@ -150,6 +150,72 @@ function request:finish()
   return ok and true, err
 end
 
+-- The native stream of what is given, and what was read of it already.
+local function lent(from, op, index, lenders)
+  if type(from) == "userdata" then
+    for _, name in ipairs(lenders) do
+      local native_stream, second = require("sandbar." .. name).lend(from)
+      if native_stream ~= false then
+        return native_stream, second
+      end
+    end
+  end
+  check.fail(op, index, "a stream of a process or a connection expected", 2)
+end
+
+-- Waits for a pump: how many bytes.
+local function pumped(op, timeout, name)
+  local r, err = wait.op(op, timeout, name)
+  return r and r.number, err
+end
+
+--- What comes out of `source` (output of a process, a connection to a port) becomes body of the answer, which has
+--- begun, without a look of Lua's at it. `framing`: "raw", "connect+json" or "connect+proto" (data events of E2B's
+--- protocol, of the `kind` "stdout", "stderr" or "pty"). Returns how many bytes once it has ended; finish() follows.
+function request:pump_out(source, framing, kind)
+  local state = core.state(self, request_class)
+  check.arg("pump_out", 2, framing, "string?")
+  check.arg("pump_out", 3, kind, "string?")
+  local from, early = lent(source, "pump_out", 1, { "stream", "port" })
+  if not from then
+    return failed(early, "pump_out")
+  elseif early ~= "" then
+    return invalid("pump_out", "some of the source was read already")
+  end
+  return pumped(state._native:pump_out(from, framing or "raw", kind or "stdout"), nil, "pump_out")
+end
+
+--- The body goes into `target` (stdin of a process, a connection to a port), which is not closed by that. Returns how
+--- many bytes.
+function request:pump_in(target, timeout)
+  local state = core.state(self, request_class)
+  local seconds, err = seconds_of(timeout, "pump_in", 2)
+  if err then
+    return nil, err
+  end
+  local to
+  to, err = lent(target, "pump_in", 1, { "input", "port" })
+  if not to then
+    return failed(err, "pump_in")
+  end
+  return pumped(state._native:pump_in(to), seconds, "pump_in")
+end
+
+--- From here on the connection is no HTTP: `head` (an answer's head, or nothing) is sent as it is, then client and
+--- `connection` (to a port) are each other's until both have closed. What of the body was not read goes on as it came.
+--- True when both have closed in order. Ending the wait cuts both.
+function request:upgrade(connection, head)
+  local state = core.state(self, request_class)
+  check.arg("upgrade", 2, head, "string?")
+  local to, early = lent(connection, "upgrade", 1, { "port" })
+  if not to then
+    return failed(early, "upgrade")
+  end
+  state._begun = true
+  local n, err = pumped(state._native:tunnel(to, (head or "") .. early), nil, "upgrade")
+  return n and true, err
+end
+
 --- Cuts the connection, so that the client sees that something is missing. Nothing happens when it has been answered.
 function request:abort()
   core.state(self, request_class)._native:close()

@@ -1,0 +1,410 @@
+/* Pumps. */
+#include "server/pump.h"
+
+#include <errno.h>
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PIECE (64u << 10)
+
+void sb_pump_free(struct sb_pump *pump)
+{
+    if (pump == NULL)
+        return;
+    sb_object_unref(pump->stream);
+    free(pump->piece);
+    free(pump);
+}
+
+static int unlink_pump(struct sb_exchange *exchange, struct sb_pump *pump)
+{
+    struct sb_pump **at = &exchange->pumps;
+    while (*at != NULL && *at != pump)
+        at = &(*at)->next;
+    if (*at == NULL)
+        return 0;
+    *at = pump->next;
+    sb_stream_tap(pump->stream, NULL, NULL);
+    return 1;
+}
+
+static void finish(struct sb_pump *pump, const struct sb_error *err)
+{
+    struct sb_call *call = pump->call;
+    unlink_pump(call->exchange, pump);
+    struct sb_result *result = sb_op_result(call->op);
+    result->number = (double)pump->bytes;
+    result->has_number = 1;
+    if (err != NULL)
+        sb_call_fail(call, err);
+    else
+        sb_call_done(call);
+}
+
+/* ---- out ---- */
+
+/* Where the bytes of a data event go in its message: {event: {data: {stdout: bytes}}}. */
+static size_t varint(unsigned char *to, size_t n)
+{
+    size_t len = 0;
+    for (; n >= 128; n >>= 7)
+        to[len++] = (unsigned char)(n | 128);
+    to[len++] = (unsigned char)n;
+    return len;
+}
+
+static size_t varint_len(size_t n)
+{
+    unsigned char drop[10];
+    return varint(drop, n);
+}
+
+/* Three messages, one in the other: event = 1, data = 2, and the field of the kind. */
+static size_t proto_head(unsigned char *to, enum sb_pump_kind kind, size_t n)
+{
+    size_t output = 1 + varint_len(n) + n, data = 1 + varint_len(output) + output, at = 0;
+    to[at++] = 1 << 3 | 2;
+    at += varint(to + at, data);
+    to[at++] = 2 << 3 | 2;
+    at += varint(to + at, output);
+    to[at++] = (unsigned char)(((int)kind + 1) << 3 | 2);
+    return at + varint(to + at, n);
+}
+
+static size_t json_head(unsigned char *to, enum sb_pump_kind kind)
+{
+    static const char *const names[] = {"stdout", "stderr", "pty"};
+    return (size_t)snprintf((char *)to, 48, "{\"event\":{\"data\":{\"%s\":\"", names[kind]);
+}
+
+static const char json_tail[] = "\"}}}";
+
+/* Appends the piece in its form, in one chunk where there are chunks. -1: out of memory. */
+static int put_out(struct sb_pump *pump, const unsigned char *data, size_t n)
+{
+    struct sb_exchange *exchange = pump->call->exchange;
+    struct sb_buffer *out = &exchange->peer->out;
+    unsigned char head[64] = {0};
+    size_t before = 5, whole;
+    if (exchange->framing.none)
+        return 0;
+    if (pump->tunnel)
+        return sb_put(out, data, n);
+    if (pump->form == SB_PUMP_RAW)
+        return sb_exchange_put(exchange, data, n);
+    if (pump->form == SB_PUMP_PROTO) {
+        before += proto_head(head + 5, pump->kind, n);
+        whole = before + n;
+    } else {
+        before += json_head(head + 5, pump->kind);
+        whole = before + (n + 2) / 3 * 4 + sizeof json_tail - 1;
+    }
+    size_t message = whole - 5;
+    for (int i = 0; i < 4; i++)
+        head[1 + i] = (unsigned char)(message >> (24 - 8 * i));
+    char size[24] = "";
+    int len = exchange->framing.chunked ? snprintf(size, sizeof size, "%zx\r\n", whole) : 0;
+    unsigned char *to = sb_buffer_room(out, (size_t)len + whole + 3), *at = to;
+    if (to == NULL)
+        return -1;
+    at = mempcpy(at, size, (size_t)len);
+    at = mempcpy(at, head, before);
+    if (pump->form == SB_PUMP_PROTO) {
+        at = mempcpy(at, data, n);
+    } else {
+        at += EVP_EncodeBlock(at, data, (int)n); /* and a zero behind, for which there is room */
+        at = mempcpy(at, json_tail, sizeof json_tail - 1);
+    }
+    if (exchange->framing.chunked)
+        at = mempcpy(at, "\r\n", 2);
+    exchange->written += whole;
+    out->len += (size_t)(at - to);
+    return 0;
+}
+
+/* 1: something has moved; -1: the pump has ended. */
+static int move_out(struct sb_pump *pump)
+{
+    struct sb_exchange *exchange = pump->call->exchange;
+    int moved = 0;
+    while (pump->out && exchange->peer->out.len < SB_PEER_HIGH) {
+        struct sb_result r = {.fd = -1};
+        if (!sb_stream_try_read(pump->stream, SB_READ_SOME, PIECE, &r))
+            break;
+        moved = 1;
+        int rc = r.bytes != NULL ? put_out(pump, r.bytes, r.bytes_len) : 0;
+        if (rc == -2)
+            sb_fail(&r.error, SB_ERR_INVALID_ARGUMENT, "more than Content-Length announced");
+        else if (rc < 0)
+            sb_fail_errno(&r.error, ENOMEM, "memory", "out of memory");
+        pump->bytes += r.bytes_len;
+        free(r.bytes);
+        if (r.error.kind != SB_OK) {
+            finish(pump, &r.error);
+            return -1;
+        }
+        pump->out = r.bytes_len > 0;
+    }
+    return moved;
+}
+
+/* ---- in ---- */
+
+static int fetch(struct sb_pump *pump)
+{
+    struct sb_peer *peer = pump->call->exchange->peer;
+    if (peer->in.len == 0 && !peer->eof)
+        return 0;
+    if (pump->piece == NULL)
+        pump->piece = malloc(PIECE);
+    if (pump->piece == NULL)
+        return -1;
+    pump->at = 0;
+    pump->len = sb_intake_read(peer, pump->piece, PIECE);
+    return pump->len > 0;
+}
+
+static int move_in(struct sb_pump *pump)
+{
+    struct sb_peer *peer = pump->call->exchange->peer;
+    struct sb_error err = {0};
+    int moved = 0, rc = 1;
+    pump->blocked = 0;
+    while (pump->in && rc > 0) {
+        size_t taken = 0, before = peer->in.len;
+        if (pump->at == pump->len)
+            rc = fetch(pump);
+        moved |= peer->in.len != before;
+        if (rc < 0)
+            sb_fail_errno(&err, ENOMEM, "memory", "out of memory");
+        else if (pump->at < pump->len)
+            rc = sb_stream_try_write(pump->stream, pump->piece + pump->at, pump->len - pump->at,
+                                     &taken, &err);
+        else if (peer->intake.error.kind != SB_OK)
+            err = peer->intake.error;
+        if (err.kind != SB_OK) {
+            finish(pump, &err);
+            return -1;
+        }
+        pump->at += taken;
+        pump->bytes += pump->tunnel ? 0 : taken;
+        moved |= taken > 0;
+        pump->blocked = pump->at < pump->len;
+        rc = pump->at == pump->len && pump->len > 0;
+        if (pump->at == pump->len && peer->intake.complete) {
+            pump->in = 0;
+            moved = 1;
+            if (pump->tunnel)
+                sb_stream_close_write(pump->stream);
+        }
+        if (pump->at == pump->len)
+            pump->at = pump->len = 0;
+    }
+    if (moved)
+        peer->in_at = sb_now();
+    if (pump->at == pump->len) { /* an idle tunnel keeps no memory */
+        free(pump->piece);
+        pump->piece = NULL;
+    }
+    return moved;
+}
+
+/* ---- together ---- */
+
+/* The stream has something, or room. */
+static int on_tap(void *arg)
+{
+    struct sb_pump *pump = arg;
+    struct sb_exchange *exchange = sb_object_ref(pump->call->exchange);
+    struct sb_call *call = pump->call;
+    struct sb_peer *peer = sb_peer_ref(exchange->peer);
+    int blocked = 0;
+    sb_peer_turn(peer);
+    for (struct sb_pump *at = exchange->pumps; at != NULL; at = at->next)
+        if (at == pump && at->call == call)
+            blocked = at->asked = at->blocked;
+    sb_peer_unref(peer);
+    sb_object_unref(exchange);
+    return blocked;
+}
+
+/* Of a tunnel's two ends the one that has closed is passed on, behind its last byte. */
+static int move_tunnel_ends(struct sb_pump *pump)
+{
+    struct sb_peer *peer = pump->call->exchange->peer;
+    if (!pump->out && peer->out.len == 0 && !peer->shut) {
+        peer->shut = 1;
+        sb_wire_shut(&peer->wire);
+    }
+    return !pump->out && !pump->in && peer->out.len == 0;
+}
+
+int sb_pumps_move(struct sb_exchange *exchange)
+{
+    struct sb_pump *next;
+    int moved = 0;
+    for (struct sb_pump *pump = exchange->pumps; pump != NULL; pump = next) {
+        next = pump->next;
+        int tunnel = pump->tunnel;
+        int rc = pump->in ? move_in(pump) : 0;
+        if (rc >= 0 && pump->blocked && !pump->asked) {
+            pump->asked = 1;
+            sb_stream_tap(pump->stream, on_tap, pump);
+        }
+        if (rc >= 0)
+            rc |= move_out(pump);
+        moved |= rc != 0;
+        if (rc < 0 && tunnel) {
+            sb_peer_end(exchange->peer, 1, NULL);
+            return 1;
+        }
+        if (rc < 0)
+            continue;
+        if (!tunnel && !pump->in && !pump->out) {
+            finish(pump, NULL);
+        } else if (tunnel && move_tunnel_ends(pump)) {
+            finish(pump, NULL);
+            sb_peer_end(exchange->peer, 0, NULL);
+            return 1;
+        }
+    }
+    return moved;
+}
+
+int sb_pumps_hungry(const struct sb_exchange *exchange)
+{
+    for (const struct sb_pump *pump = exchange->pumps; pump != NULL; pump = pump->next)
+        if (pump->in && !pump->blocked)
+            return 1;
+    return 0;
+}
+
+int sb_pump_drop(struct sb_exchange *exchange, struct sb_call *call)
+{
+    return call->pump != NULL && unlink_pump(exchange, call->pump);
+}
+
+void sb_pumps_fail(struct sb_exchange *exchange, const struct sb_error *err)
+{
+    while (exchange->pumps != NULL)
+        finish(exchange->pumps, err);
+}
+
+int sb_pumps_read(const struct sb_exchange *exchange)
+{
+    for (const struct sb_pump *pump = exchange->pumps; pump != NULL; pump = pump->next)
+        if (pump->in)
+            return 1;
+    return 0;
+}
+
+/* ---- calls ---- */
+
+/* Takes over the call. */
+static void start(struct sb_call *call)
+{
+    struct sb_pump *pump = call->pump;
+    pump->call = call;
+    pump->next = call->exchange->pumps;
+    call->exchange->pumps = pump;
+    sb_stream_tap(pump->stream, on_tap, pump);
+}
+
+static void run_out(struct sb_call *call)
+{
+    if (sb_call_is_answering(call))
+        start(call);
+}
+
+static void run_in(struct sb_call *call)
+{
+    struct sb_exchange *exchange = call->exchange;
+    if (sb_exchange_is_over(exchange)) {
+        sb_call_fail_over(call);
+    } else if (exchange->reader != NULL || sb_pumps_read(exchange)) {
+        sb_call_fail_with(call, SB_ERR_BUSY, "somebody else is reading the body");
+    } else {
+        sb_exchange_go_on(exchange);
+        start(call);
+    }
+}
+
+/* From here on the connection is no HTTP. */
+static void run_tunnel(struct sb_call *call)
+{
+    struct sb_exchange *exchange = call->exchange;
+    struct sb_peer *peer = exchange->peer;
+    if (sb_exchange_is_over(exchange)) {
+        sb_call_fail_over(call);
+        return;
+    }
+    if (exchange->answered != SB_ASKED || exchange->reader != NULL || exchange->pumps != NULL) {
+        sb_call_fail_with(call, SB_ERR_INVALID_ARGUMENT,
+                          "the answer has begun, or the body is read");
+        return;
+    }
+    exchange->answered = SB_TUNNELLED;
+    peer->last = 1;
+    peer->intake = (struct sb_intake){.framing = SB_FRAMED_TUNNEL};
+    if (sb_put(&peer->out, call->data, call->len) < 0) {
+        struct sb_error err = {0};
+        sb_fail_errno(&err, ENOMEM, "memory", "out of memory");
+        sb_call_fail(call, &err);
+        sb_peer_end(peer, 1, &err);
+        return;
+    }
+    start(call);
+}
+
+static struct sb_call *call_of(struct sb_exchange *exchange, struct sb_stream *stream,
+                               void (*run)(struct sb_call *call), size_t len)
+{
+    struct sb_call *call = sb_call_new(exchange, run, len);
+    struct sb_pump *pump = calloc(1, sizeof *pump);
+    if (call == NULL || pump == NULL) {
+        free(pump);
+        if (call != NULL)
+            sb_object_unref(exchange);
+        free(call);
+        return NULL;
+    }
+    pump->stream = sb_object_ref(stream);
+    call->pump = pump;
+    return call;
+}
+
+struct sb_op *sb_exchange_pump_out(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
+                                   struct sb_stream *stream, enum sb_pump_form form,
+                                   enum sb_pump_kind kind)
+{
+    struct sb_call *call = call_of(exchange, stream, run_out, 0);
+    if (call != NULL) {
+        call->pump->out = 1;
+        call->pump->form = form;
+        call->pump->kind = kind;
+    }
+    return sb_call_submit(call, mailbox);
+}
+
+struct sb_op *sb_exchange_pump_in(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
+                                  struct sb_stream *stream)
+{
+    struct sb_call *call = call_of(exchange, stream, run_in, 0);
+    if (call != NULL)
+        call->pump->in = 1;
+    return sb_call_submit(call, mailbox);
+}
+
+struct sb_op *sb_exchange_tunnel(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
+                                 struct sb_stream *stream, const struct sb_span *head)
+{
+    struct sb_call *call = call_of(exchange, stream, run_tunnel, head->len);
+    if (call != NULL) {
+        call->pump->in = call->pump->out = call->pump->tunnel = 1;
+        if (head->len > 0)
+            memcpy(call->data, head->data, head->len);
+    }
+    return sb_call_submit(call, mailbox);
+}

@@ -4,6 +4,8 @@
 ---@field address? string an IP address, or "localhost"; this or `path`
 ---@field port? integer (default 0: any free one)
 ---@field path? string of a unix socket that only this user may connect to; it goes with the listener
+---@field tls_cert? string a PEM file: the certificate and those that lead to it
+---@field tls_key? string a PEM file: its key, without a pass phrase
 ---@field max_connections? integer (default 1024); more wait, idle ones go first
 ---@field header_limit? integer bytes of a head (default and most 65536)
 ---@field header_timeout? sandbar.Duration for a whole head (default 10)

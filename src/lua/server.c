@@ -44,7 +44,7 @@ static const char *text_field(lua_State *L, const char *name)
     return text;
 }
 
-/* listen { address, port | path, max_connections, header_limit, header_timeout, idle_timeout, body_timeout,
+/* listen { address, port | path, tls_cert, tls_key, max_connections, header_limit, header_timeout, idle_timeout, body_timeout,
  * write_timeout } -> listener | nil, e */
 static int server_listen(lua_State *L)
 {
@@ -53,6 +53,8 @@ static int server_listen(lua_State *L)
     struct sb_server_options options = {
         .address = text_field(L, "address"),
         .path = text_field(L, "path"),
+        .tls_cert = text_field(L, "tls_cert"),
+        .tls_key = text_field(L, "tls_key"),
         .max_connections = number_field(L, "max_connections", 1, 1000000),
         .header_limit = number_field(L, "header_limit", 1, SB_SERVER_HEAD),
         .header_timeout = ns_field(L, "header_timeout"),
@@ -61,6 +63,7 @@ static int server_listen(lua_State *L)
         .write_timeout = ns_field(L, "write_timeout"),
     };
     luaL_argcheck(L, (options.path != NULL) != (options.address != NULL), 1, "address or path");
+    luaL_argcheck(L, (options.tls_cert != NULL) == (options.tls_key != NULL), 1, "tls_key");
     if (options.path == NULL)
         options.port = (uint16_t)number_field(L, "port", 0, 65535);
     struct sb_listener *listener = sb_listener_new(&options, &err);
@@ -339,16 +342,11 @@ static int request_close(lua_State *L)
 }
 
 static const luaL_Reg request_methods[] = {
-    {"read", request_read},
-    {"answer", request_answer},
-    {"write", request_write},
-    {"finish", request_finish},
-    {"gone", request_gone},
-    {"close", request_close},
-    {"pump_out", request_pump_out},
-    {"pump_in", request_pump_in},
-    {"tunnel", request_tunnel},
-    {NULL, NULL},
+    {"read", request_read},         {"answer", request_answer},
+    {"write", request_write},       {"finish", request_finish},
+    {"gone", request_gone},         {"close", request_close},
+    {"pump_out", request_pump_out}, {"pump_in", request_pump_in},
+    {"tunnel", request_tunnel},     {NULL, NULL},
 };
 static const char *const request_plain[] = {"close", NULL};
 static const struct sb_lua_class request_class = {

@@ -533,5 +533,6 @@ struct sb_exchange *sb_exchange_new(struct sb_peer *peer, struct sb_head *head)
     sb_object_init(&exchange->object, &sb_exchange_type);
     exchange->head = *head;
     exchange->peer = sb_peer_ref(peer);
+    exchange->secure = peer->wire.tls != NULL;
     return exchange;
 }

@@ -12,7 +12,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <openssl/ssl.h>
+
 #include "server/peer.h"
+#include "server/tls.h"
 
 #define ACCEPTS 16       /* taken in one turn of the loop */
 #define PAUSE 100000000u /* ns without accepting when descriptors have run out */
@@ -47,6 +50,7 @@ struct sb_listener {
     struct sb_listener_limits limits;
     unsigned max_connections;
     struct sb_release *release; /* of the file, NULL: none */
+    SSL_CTX *context;           /* NULL: plain */
     /* [io] */
     int fd; /* -1 once closed */
     int closed;
@@ -61,6 +65,11 @@ struct sb_listener {
 const struct sb_listener_limits *sb_listener_limits(const struct sb_listener *listener)
 {
     return &listener->limits;
+}
+
+SSL_CTX *sb_listener_context(const struct sb_listener *listener)
+{
+    return listener->context;
 }
 
 int sb_listener_is_closed(const struct sb_listener *listener)
@@ -361,6 +370,8 @@ static void destroy(struct sb_object *object)
     sb_release_unref(listener->release);
     if (listener->fd >= 0 && object->generation == sb_generation())
         close(listener->fd);
+    if (object->generation == sb_generation())
+        SSL_CTX_free(listener->context);
     free(listener);
 }
 
@@ -491,7 +502,10 @@ struct sb_listener *sb_listener_new(const struct sb_server_options *options, str
     listener->limits = (struct sb_listener_limits){options->header_limit, options->header_timeout,
                                                    options->idle_timeout, options->body_timeout,
                                                    options->write_timeout};
-    if (open_up(listener, options, err) == 0) {
+    if (options->tls_cert != NULL)
+        listener->context = sb_tls_new(options->tls_cert, options->tls_key, err);
+    if ((options->tls_cert == NULL || listener->context != NULL) &&
+        open_up(listener, options, err) == 0) {
         sb_object_ref(listener);
         if (sb_loop_post(on_start, listener, err) == 0)
             return listener;

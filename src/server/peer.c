@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #define TURNS 8            /* of moving bytes before other connections get theirs */
@@ -64,12 +63,7 @@ void sb_peer_end(struct sb_peer *peer, int reset, const struct sb_error *err)
     sb_timer_clear(&peer->in_timer);
     sb_timer_clear(&peer->out_timer);
     sb_timer_clear(&peer->again);
-    if (reset) {
-        struct linger now = {1, 0};
-        setsockopt(peer->wire.fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
-    }
-    close(peer->wire.fd);
-    peer->wire.fd = -1;
+    sb_wire_close(&peer->wire, reset);
     sb_buffer_drop(&peer->in);
     sb_buffer_drop(&peer->out);
     struct sb_exchange *exchange = peer->current;
@@ -417,8 +411,10 @@ static int watch(struct sb_peer *peer)
     uint32_t want = 0;
     if (wants_input(peer))
         want |= EPOLLIN;
-    if (peer->out.len > 0)
+    if (peer->out.len > 0 || peer->wire.reading_wants_room)
         want |= EPOLLOUT;
+    if (peer->wire.writing_wants_input)
+        want |= EPOLLIN;
     if (want == 0)
         want = EPOLLET;
     set_clock(&peer->in_timer, input_due(peer));
@@ -467,13 +463,13 @@ static void on_ready(struct sb_source *source, uint32_t events)
 void sb_peer_start(struct sb_listener *listener, int fd, const char *name)
 {
     struct sb_peer *peer = calloc(1, sizeof *peer);
-    if (peer == NULL) {
+    if (peer == NULL || sb_wire_open(&peer->wire, fd, sb_listener_context(listener)) < 0) {
+        free(peer);
         close(fd);
         return;
     }
     peer->refs = 1;
     peer->listener = sb_object_ref(listener);
-    peer->wire.fd = fd;
     peer->source = (struct sb_source){fd, 0, on_ready};
     peer->in_timer.fire = on_input_clock;
     peer->out_timer.fire = on_output_clock;

@@ -161,6 +161,7 @@ struct sb_listener_limits {
     uint64_t header_timeout, idle_timeout, body_timeout, write_timeout;
 };
 const struct sb_listener_limits *sb_listener_limits(const struct sb_listener *listener);
+SSL_CTX *sb_listener_context(const struct sb_listener *listener); /* NULL: plain */
 int sb_listener_is_closed(const struct sb_listener *listener);
 void sb_listener_joined(struct sb_listener *listener, struct sb_peer *peer);
 void sb_listener_left(struct sb_listener *listener, struct sb_peer *peer);

@@ -180,8 +180,8 @@ static int move_in(struct sb_pump *pump)
         if (rc < 0)
             sb_fail_errno(&err, ENOMEM, "memory", "out of memory");
         else if (pump->at < pump->len)
-            rc = sb_stream_try_write(pump->stream, pump->piece + pump->at, pump->len - pump->at,
-                                     &taken, &err);
+            (void)sb_stream_try_write(pump->stream, pump->piece + pump->at, pump->len - pump->at,
+                                      &taken, &err);
         else if (peer->intake.error.kind != SB_OK)
             err = peer->intake.error;
         if (err.kind != SB_OK) {

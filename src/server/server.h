@@ -14,6 +14,7 @@ struct sb_server_options {
     const char *address; /* numbers, not a name */
     uint16_t port;       /* 0: any */
     const char *path;    /* instead: of a unix socket, which only this user may connect to */
+    const char *tls_cert, *tls_key; /* PEM files; NULL: plain */
     unsigned max_connections;
     size_t header_limit; /* at most SB_SERVER_HEAD */
     uint64_t

@@ -27,6 +27,7 @@ local NOTHING = {}
 local LISTEN = {
   address = "string", port = "integer", path = "string", max_connections = "integer", header_limit = "size",
   header_timeout = "duration", idle_timeout = "duration", body_timeout = "duration", write_timeout = "duration",
+  tls_cert = "string", tls_key = "string",
 }
 
 -- What is not said, and the most that can be.
@@ -313,7 +314,12 @@ listener_class = core.class("ServerListener", listener, {
 
 -- The options for the C half, or nil and why not.
 local function settle(opts)
-  local options = { address = opts.address, port = opts.port, path = opts.path }
+  local options = {
+    address = opts.address, port = opts.port, path = opts.path, tls_cert = opts.tls_cert, tls_key = opts.tls_key,
+  }
+  if (opts.tls_cert == nil) ~= (opts.tls_key == nil) then
+    return invalid("listen", "tls_cert and tls_key go together")
+  end
   if (opts.path == nil) == (opts.address == nil) then
     return invalid("listen", "either an address and a port, or a path")
   elseif opts.address then
@@ -341,10 +347,11 @@ local function settle(opts)
   return options
 end
 
---- Listens: address and port (0: any free one), or path of a unix socket that only this user may connect to. Limits:
---- max_connections (1024), header_limit (64 KiB). Clocks, in seconds: header_timeout (10) for a whole head,
---- idle_timeout (60) between two requests, body_timeout (30) without a byte of a body that is read, write_timeout
---- (30) without the client taking a byte.
+--- Listens: address and port (0: any free one), or path of a unix socket that only this user may connect to; with TLS
+--- by tls_cert and tls_key, PEM files (the certificate with those that lead to it; the key without a pass phrase).
+--- Limits: max_connections (1024), header_limit (64 KiB). Clocks, in seconds: header_timeout (10) for a whole head,
+--- idle_timeout (60) between two requests, body_timeout (30) without a byte of a body that is read, write_timeout (30)
+--- without the client taking a byte.
 function http.listen(opts)
   opts = check.options("listen", 1, opts, LISTEN)
   local options, err = settle(opts)

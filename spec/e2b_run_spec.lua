@@ -177,8 +177,15 @@ describe("a command over a stream", function()
     assert.equal(body, partial.fields.data)
     r, err, partial = capture(("x%s;c;"):format(hex "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>"))
     assert.is_nil(r)
-    assert.equal("Protocol", err.kind)
+    assert.equal("OutcomeUnknown", err.kind)
     assert.equal(200, partial.fields.count)
+    r, err = capture(("x%s;c;"):format(hex "HTTP/1.1 200 OK\r\nContent-Ty"))
+    assert.is_nil(r)
+    assert.equal("OutcomeUnknown", err.kind)
+    r, err, partial = capture("x" .. hex "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n" .. ";")
+    assert.is_nil(r)
+    assert.equal("Protocol", err.kind)
+    assert.equal(401, partial.fields.count)
     r, err, partial = capture("h;" .. trailer '{"error":{"code":"not_found","message":"no"}}' .. "z;")
     assert.is_nil(r)
     assert.equal("OutcomeUnknown", err.kind)
@@ -329,6 +336,99 @@ describe("a command over a stream", function()
       local op, why = begin("c;", nil, nil, { process = { cmd = 1 } })
       assert.is_nil(op)
       assert.truthy(why:find("cmd", 1, true))
+    end)
+  end)
+
+  describe("input", function()
+    local TAKEN = "x" .. hex "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nContent-Length: 0\r\n\r\n" .. ";"
+    local ENDED = "x" .. hex "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n" .. ";"
+
+    local function input(script, terminal)
+      return http.input(origin, "/process.Process/SendInput", "/process.Process/CloseStdin",
+        { "Content-Type: application/proto", "script: " .. script }, 7, terminal)
+    end
+
+    local function sent(body, type_name)
+      local bytes = body:gsub("%x%x", function(pair)
+        return string.char(tonumber(pair, 16))
+      end)
+      return assert(message.decode("process." .. type_name, bytes, "proto"))
+    end
+
+    it("is sent as it is, and its end behind it", function()
+      local stdin = input(TAKEN)
+      assert.equal(4, assert(wait.op(stdin:write "\0\255\nx", 10, "write")).number)
+      local posts, _, body = counts()
+      assert.same({ process = { pid = 7 }, input = { stdin = "\0\255\nx" } }, sent(body, "SendInputRequest"))
+      local op = stdin:write "last"
+      stdin:close_write()
+      assert.equal(4, assert(wait.op(op, 10, "write")).number)
+      helper.eventually(function()
+        local now, _, last = counts()
+        body = last
+        return now == posts + 2
+      end)
+      assert.same({ process = { pid = 7 } }, sent(body, "CloseStdinRequest"))
+      local _, err = wait.op(stdin:write "more", 10, "write")
+      assert.equal("Closed", err.kind)
+    end)
+
+    it("goes in order, in pieces", function()
+      local stdin = input(TAKEN)
+      local before = counts()
+      local one, two = stdin:write(("a"):rep(50000)), stdin:write "b"
+      assert.equal(50000, assert(wait.op(one, 10, "write")).number)
+      assert.equal(1, assert(wait.op(two, 10, "write")).number)
+      local now, _, body = counts()
+      assert.equal(before + 2, now)
+      assert.equal("b", sent(body, "SendInputRequest").input.stdin)
+    end)
+
+    it("is typed where there is a terminal", function()
+      local stdin = input(TAKEN, true)
+      assert(wait.op(stdin:write "ls\n", 10, "write"))
+      local posts, _, body = counts()
+      assert.same({ pty = "ls\n" }, sent(body, "SendInputRequest").input)
+      stdin:close_write()
+      helper.eventually(function()
+        local now, _, last = counts()
+        body = last
+        return now == posts + 1
+      end)
+      assert.same({ pty = "\4" }, sent(body, "SendInputRequest").input)
+    end)
+
+    it("waits as long as the other side does not take it, and can be given up", function()
+      local stdin = input "q;"
+      local first, second = stdin:write "on its way", stdin:write "not yet"
+      local _, err, partial = wait.op(second, 0.1, "write")
+      assert.equal("Timeout", err.kind)
+      assert.equal(0, partial.number)
+      _, err, partial = wait.op(first, 0.1, "write")
+      assert.equal("Timeout", err.kind)
+      assert.equal(10, partial.number)
+      assert.equal(262144 - 10, stdin:try_write(("x"):rep(1000000)))
+      assert.equal(0, stdin:try_write "x")
+      stdin:close()
+    end)
+
+    it("is closed when the command has ended, unknown when the connection was cut", function()
+      local stdin = input(ENDED)
+      local ops = { stdin:write "a", stdin:write "b" }
+      for _, op in ipairs(ops) do
+        local _, err, partial = wait.op(op, 10, "write")
+        assert.equal("Closed", err.kind)
+        assert.equal(0, partial.number)
+      end
+      local _, err = wait.op(input("c;"):write "a", 10, "write")
+      assert.equal("OutcomeUnknown", err.kind)
+    end)
+
+    it("goes on when its handle is collected", function()
+      local op = input("w50;" .. TAKEN):write "abc"
+      collectgarbage()
+      collectgarbage()
+      assert.equal(3, assert(wait.op(op, 10, "write")).number)
     end)
   end)
 

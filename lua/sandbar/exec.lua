@@ -7,7 +7,6 @@ local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local lazy = require "sandbar.lazy"
 local record = require "sandbar.record"
-local wait = require "sandbar.wait"
 
 local streamed = lazy "sandbar.streamed"
 
@@ -75,26 +74,15 @@ end
 
 local function run_native(to, fields, stdin, timeout, opts, max)
   local start = core.now()
-  local box, err = to:native(timeout, "exec")
-  if not box then
-    return nil, errors.from(err, "exec")
-  end
-  local r, partial
-  r, err, partial = wait.op(box:exec(fields, stdin, timeout or nil, max, GRACE), nil, "exec")
-  box = not r and to:again(err, timeout and start + timeout, "exec")
-  if box then
-    r, err, partial = wait.op(box:exec(fields, stdin, timeout or nil, max, GRACE), nil, "exec")
-  end
+  local r, err, partial = to:exec(fields, stdin, timeout, max, GRACE)
   if r then
     return exec.finish(record.result(r.fields, r.bytes or "", r.bytes2 or "", core.now() - start), opts)
-  end
-  if err.kind == "ExecTimedOut" or err.kind == "Timeout" then
-    partial = partial or {}
+  elseif partial then
     local result = record.result(partial.fields or {}, partial.bytes or "", partial.bytes2 or "",
       core.now() - start)
     return exec.timed_out(result, timeout, err)
   end
-  return nil, errors.from(to:judge(err), "exec")
+  return nil, err
 end
 
 -- `opts` have been checked against SCHEMA; `to` is the sandbox's link.
@@ -131,7 +119,7 @@ function exec.run(to, cmd, opts)
       message = ("max_output: %s is not between 0 and 2147483648 bytes"):format(tostring(max)),
     }
   end
-  if opts.on_output or source then
+  if opts.on_output or source or stdin and to.feeds then
     return streamed.run(to, fields, source, stdin, timeout, opts, max)
   end
   fields.in_mode = stdin and 1 or 0

@@ -63,6 +63,8 @@ http.base64, http.unbase64 = native.base64, native.unbase64
 
 -- A command over a stream (e2b/run.h): run(origin, target, lines, type, message, silence, max_output) -> op.
 http.run = native.run
+-- What is written to one (e2b/input.h): input(origin, send target, close target, lines, pid, terminal).
+http.input = native.input
 
 --- Headers of a list of { name, value }: an array that is also indexed by name, case-insensitively.
 http.headers = headers.new
@@ -122,7 +124,8 @@ function http.recipe(port, fields)
   if not lines then
     return nil, err
   end
-  return native.recipe(port, fields.is_key, fields.id, lines, fields.find, fields.key, fields.prefix, fields.suffix)
+  return native.recipe(port, fields.is_key, fields.id, lines, fields.find, fields.key, fields.prefix, fields.suffix,
+    fields.post)
 end
 
 --- Starts a request: its operation, and what the body is written to when it comes in pieces. nil and an error

@@ -137,6 +137,33 @@ function Link:judge(err)
   return err
 end
 
+-- What became of a command whose operation failed; `partial`: what there was of it. The result, or nil and an error.
+function Link:ended(err)
+  return nil, self:judge(err)
+end
+
+-- A command from its start to its end, its output kept up to `max` bytes a stream: r, or nil, an error and, when the
+-- time was over, what there was by then.
+function Link:exec(fields, stdin, timeout, max, grace)
+  local deadline = link.deadline(timeout)
+  local box, err = self:native(timeout, "exec")
+  if not box then
+    return nil, errors.from(err, "exec")
+  end
+  local r, partial
+  r, err, partial = wait.op(box:exec(fields, stdin, timeout or nil, max, grace), nil, "exec")
+  box = not r and self:again(err, deadline, "exec")
+  if box then
+    r, err, partial = wait.op(box:exec(fields, stdin, timeout or nil, max, grace), nil, "exec")
+  end
+  if r then
+    return r
+  elseif err.kind == "ExecTimedOut" or err.kind == "Timeout" then
+    return nil, err, partial or {}
+  end
+  return nil, errors.from(self:judge(err), "exec")
+end
+
 -- One operation on the connection: its result, or nil and an error.
 function Link:call(method, opname, timeout, ...)
   local deadline = link.deadline(timeout)

@@ -103,9 +103,12 @@ local function exited(state, deadline, timeout)
   if fields then
     return exit_record(state, fields)
   end
-  local r, err = wait.op(state._native:wait(), link.left(deadline), "wait")
+  local r, err, partial = wait.op(state._native:wait(), link.left(deadline), "wait")
   if not r then
-    return nil, state._link:judge(link.told(err, timeout))
+    r, err = state._link:ended(link.told(err, timeout), partial)
+    if not r then
+      return nil, err
+    end
   end
   return exit_record(state, r.fields)
 end

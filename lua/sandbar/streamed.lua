@@ -257,6 +257,9 @@ function streamed.run(to, fields, source, stdin, timeout, opts, max)
     end
     return nil, errors.from(to:judge(err), "exec")
   end
+  if to.started then
+    r = to:started(r, fields)
+  end
   local process, release = r.object, r.release
   if stdin then
     source = function()

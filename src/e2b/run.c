@@ -180,9 +180,10 @@ static struct outcome *judge(struct sb_run *run, const struct sb_error *err)
     int clean = run->over && sb_end_failed(run->told.data, run->told.len) == 0;
     if (run->ended && clean) /* whatever happened to the connection after that */
         return outcome;
-    if (run->status != 0)
-        sb_fail(&outcome->error, SB_ERR_PROTOCOL, "the answer is not a stream of events (HTTP %ld)",
-                run->status);
+    if (run->status !=
+        0) /* one that says it has succeeded may have been a stream before it was cut */
+        sb_fail(&outcome->error, run->status / 100 == 2 ? SB_ERR_OUTCOME_UNKNOWN : SB_ERR_PROTOCOL,
+                "the answer is not a stream of events (HTTP %ld)", run->status);
     else if (run->over && !clean)
         sb_fail(&outcome->error, SB_ERR_OUTCOME_UNKNOWN, "the stream ended with an error");
     else if (err != NULL)

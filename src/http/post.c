@@ -99,10 +99,25 @@ static void on_silence(struct sb_timer *timer)
         cut(post, "nothing has come for longer than the other side is ever silent");
 }
 
+/* Once, before the first byte of the body or where there is none. */
+static void tell_head(struct sb_post *post)
+{
+    long status = 0;
+    char *type = NULL;
+    if (post->headed)
+        return;
+    post->headed = 1;
+    curl_easy_getinfo(post->transfer.easy, CURLINFO_RESPONSE_CODE, &status);
+    curl_easy_getinfo(post->transfer.easy, CURLINFO_CONTENT_TYPE, &type);
+    post->sink->head(post->arg, status, type);
+}
+
 static void on_done(struct sb_transfer *transfer, CURLcode code)
 {
     struct sb_post *post = SB_OF(transfer, struct sb_post, transfer);
     struct sb_error err = {0};
+    if (code == CURLE_OK)
+        tell_head(post);
     if (post->stopped.kind != SB_OK) {
         err = post->stopped;
     } else if (code == CURLE_OK) {
@@ -133,14 +148,7 @@ static size_t on_write(char *data, size_t size, size_t count, void *userp)
     struct sb_post *post = userp;
     size_t len = size * count;
     post->heard = sb_now();
-    if (!post->headed) {
-        long status = 0;
-        char *type = NULL;
-        post->headed = 1;
-        curl_easy_getinfo(post->transfer.easy, CURLINFO_RESPONSE_CODE, &status);
-        curl_easy_getinfo(post->transfer.easy, CURLINFO_CONTENT_TYPE, &type);
-        post->sink->head(post->arg, status, type);
-    }
+    tell_head(post);
     return post->sink->data(post->arg, (const unsigned char *)data, len, &post->stopped) < 0 ? 0
                                                                                              : len;
 }

@@ -11,7 +11,7 @@
 struct sb_post;
 
 struct sb_post_sink {
-    /* The head of the answer; `type` may be NULL. Before any data, or not at all. */
+    /* The head of the answer; `type` may be NULL. Before any data and before the end of an answer that is whole. */
     void (*head)(void *arg, long status, const char *type);
     /* 0; -1: no more, the transfer ends with the error that was put into *err. */
     int (*data)(void *arg, const unsigned char *data, size_t len, struct sb_error *err);

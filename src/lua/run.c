@@ -4,6 +4,7 @@
 #define SB_API_CLIENT
 #include "../runtime/api.h"
 
+#include "../e2b/input.h"
 #include "../e2b/run.h"
 #include "http.h"
 #include "message.h"
@@ -106,8 +107,87 @@ static const char *const plain[] = {"pid", "stdout", "stderr", "exited", "close"
 static const struct sb_lua_class class = {&sb_run_type, "sandbar.NativeRun", methods, plain, 4096,
                                           collected};
 
+/* ---- what is written to it ---- */
+
+/* input(origin, send target, close target, lines, pid, terminal) -> input */
+static int new_input(lua_State *L)
+{
+    struct sb_port *origin = sb_lua_check_object(L, 1, &sb_port_type);
+    struct sb_input_options options = {0};
+    options.send.data = luaL_checklstring(L, 2, &options.send.len);
+    options.close.data = luaL_checklstring(L, 3, &options.close.len);
+    options.pid = (uint32_t)luaL_checknumber(L, 5);
+    options.terminal = lua_toboolean(L, 6);
+    lua_settop(L, 6);
+    options.headers = sb_lua_check_lines(L, 4, &options.header_count);
+    struct sb_error err = {SB_OK};
+    struct sb_object *input = (struct sb_object *)sb_input_new(origin, &options, &err);
+    if (input == NULL)
+        return luaL_error(L, "%s", err.message);
+    sb_lua_push_object(L, &input);
+    return 1;
+}
+
+static struct sb_input *check_input(lua_State *L)
+{
+    return sb_lua_check_object(L, 1, &sb_input_type);
+}
+
+static int input_write(lua_State *L)
+{
+    struct sb_input *input = check_input(L);
+    size_t len;
+    const char *data = sb_lua_check_bytes(L, 2, &len);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **slot = sb_lua_new_op(L);
+    *slot = sb_input_write(input, mailbox, data, len);
+    return sb_lua_op_made(L, slot);
+}
+
+/* try_write(data) -> how many bytes | nil, e */
+static int input_try_write(lua_State *L)
+{
+    struct sb_input *input = check_input(L);
+    size_t len, taken;
+    const char *data = sb_lua_check_bytes(L, 2, &len);
+    struct sb_error err = {SB_OK};
+    if (sb_input_try_write(input, data, len, &taken, &err) < 0) {
+        lua_pushnil(L);
+        sb_lua_push_error(L, &err);
+        return 2;
+    }
+    sb_lua_pushinteger(L, taken);
+    return 1;
+}
+
+static int input_close_write(lua_State *L)
+{
+    sb_input_finish(check_input(L));
+    return 0;
+}
+
+static int input_close(lua_State *L)
+{
+    sb_input_abort(check_input(L));
+    return 0;
+}
+
+static const luaL_Reg input_methods[] = {
+    {"write", input_write},
+    {"try_write", input_try_write},
+    {"close_write", input_close_write},
+    {"close", input_close},
+    {NULL, NULL},
+};
+static const char *const input_plain[] = {"try_write", "close_write", "close", NULL};
+static const struct sb_lua_class input_class = {
+    &sb_input_type, "sandbar.NativeInput", input_methods, input_plain, 4096, NULL};
+
 void sb_lua_open_run(lua_State *L)
 {
+    sb_lua_register(L, &input_class);
+    lua_pushcfunction(L, new_input);
+    lua_setfield(L, -2, "input");
     sb_lua_register(L, &class);
     lua_pushcfunction(L, new_run);
     lua_setfield(L, -2, "run");

@@ -36,14 +36,9 @@ function Driver:bound(access)
   return setmetatable({ client = self.client, vendor_id = access.vendor_id, access = access, env = self.env }, Driver)
 end
 
--- The way of a handle to its sandbox. There is no data plane yet: what needs one says so.
+-- The way of a handle to its sandbox.
 function Driver.link(fields)
-  local to = link_of.new(fields)
-  function to.native(_, _, opname)
-    return nil, errors.new { kind = "Unsupported", op = opname, id = fields.id,
-      message = "commands, files and ports of hosted sandboxes are not there yet" }
-  end
-  return to
+  return require("sandbar.e2b.link").new(fields)
 end
 
 -- ---- finding ----

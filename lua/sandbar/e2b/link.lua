@@ -1,0 +1,315 @@
+-- The way from a handle to a hosted sandbox: what a link of the local engine asks of pid 1 is asked of the daemon
+-- there, and answered in the same words. There is no connection that is kept: each command is a stream of its own.
+
+local address = require "sandbar.e2b.address"
+local base = require "sandbar.link"
+local errors = require "sandbar.errors"
+local lazy = require "sandbar.lazy"
+local process = require "sandbar.e2b.process"
+local record = require "sandbar.record"
+local request = require "sandbar.e2b.request"
+local wait = require "sandbar.wait"
+
+local rpc = lazy "sandbar.e2b.rpc" -- it brings libcurl
+
+local link = {}
+
+local methods = {}
+
+local KILL_LIMIT = 5 -- seconds for what ends a command whose time is over
+local KEPT = 4096 -- bytes of what a helper says
+
+local SIGKILL = 9
+
+function methods:calls()
+  if not self.rpc then
+    local driver = self.driver
+    local access, client = driver.access, driver.client
+    local url = address.daemon(access.vendor_id, access.domain, client.sandbox_url)
+    local proxy, err = client:proxy_for((address.split(url, "sandbox_url")))
+    if err then
+      return nil, err
+    end
+    self.rpc, err = rpc.new {
+      base = url, vendor_id = access.vendor_id, token = access.daemon_token, proxy = proxy, ca_file = client.ca_file,
+    }
+    if not self.rpc then
+      return nil, err
+    end
+  end
+  return self.rpc
+end
+
+-- It can be asked, or nil and Closed or NotFound.
+function methods:native(_, opname)
+  if self:is_closed() then
+    return self:fail("Closed", ("the handle of sandbox %s is closed"):format(self.id))
+  elseif self.gone then
+    return self:not_running("gone")
+  end
+  local calls, err = self:calls()
+  if not calls then
+    return nil, errors.from(err, opname)
+  end
+  return self
+end
+
+function methods:open_()
+  return not self:is_closed()
+end
+
+-- Nothing is sent twice: a sandbox that has been paused meanwhile says so.
+function methods:again() -- luacheck: ignore 212
+  return nil
+end
+
+-- ---- commands ----
+
+-- An operation that has failed before it began.
+local function stream_of(self, fields, max)
+  local calls, err = self:calls()
+  local message
+  if calls then
+    message, err = request.start(fields)
+  end
+  if not message then
+    return nil, err
+  end
+  return calls:stream("process.Process/Start", "process.StartRequest", message,
+    { user = fields.user, limit = fields.time_limit_ms, max = max })
+end
+
+-- What ends the command is sent and not waited for: whoever was waiting may have no time any more. Its operation must
+-- not be collected before its end.
+local function kill(self, pid)
+  local calls = self.rpc
+  local op = calls and calls:stream("process.Process/Start", "process.StartRequest", request.kill(SIGKILL, pid, 0),
+    { user = "root", max = KEPT })
+  self.killing = self.killing or {}
+  for running in pairs(self.killing) do
+    if running:done() then
+      self.killing[running] = nil
+    end
+  end
+  if op then
+    self.killing[op] = true
+  end
+  return op
+end
+
+-- The time that the daemon was told is over: it has killed the process, and the rest of the group is killed here.
+local function at_limit(self, fields)
+  kill(self, fields.pid)
+  fields.status, fields.reason = SIGKILL, "limit"
+  return { fields = fields }
+end
+
+-- What an operation of a command failed for: r where that is an end after all, else nil and the error.
+local function judged(self, err, partial, op, limited)
+  local fields = partial and partial.fields or {}
+  if err.kind == "Timeout" or err.kind == "Cancelled" or err.kind == "Closed" then
+    return nil, err
+  end
+  local told = rpc.broken(err, fields, op)
+  if limited and fields.pid and told.vendor_code == "deadline_exceeded" then
+    local r = at_limit(self, fields)
+    r.bytes, r.bytes2 = partial.bytes, partial.bytes2
+    return r
+  end
+  if fields.pid and told.kind ~= "OutcomeUnknown" then -- it was started, and this is no end of it
+    told = errors.new { kind = "OutcomeUnknown", op = op, cause = told, message = told.message }
+  end
+  if told.kind == "OutcomeUnknown" and partial and (partial.bytes or fields.pid) then
+    told = errors.from(told, op, { result = record.result(fields, partial.bytes or "", partial.bytes2 or "") })
+    told.result.ok, told.result.reason = false, "unknown"
+  end
+  return nil, errors.from(self:judge(told), op)
+end
+
+function methods:exec(fields, _, timeout, max)
+  local ok, err = self:native(timeout, "exec")
+  if not ok then
+    return nil, errors.from(err, "exec")
+  end
+  local op
+  op, err = stream_of(self, fields, max)
+  if not op then
+    return nil, errors.from(err, "exec")
+  end
+  local r, partial
+  r, err, partial = wait.op(op, timeout, "exec")
+  if r then
+    return r
+  end
+  if err.kind == "Timeout" or err.kind == "Cancelled" then
+    local pid = partial and partial.fields and partial.fields.pid
+    local killer = pid and kill(self, pid)
+    if err.kind == "Timeout" and killer then
+      wait.op(killer, KILL_LIMIT, "exec")
+      partial.fields.status = partial.fields.status or SIGKILL
+    end
+    if err.kind == "Timeout" then
+      return nil, err, partial or {}
+    end
+    return nil, err
+  end
+  return judged(self, err, partial, "exec", fields.time_limit_ms)
+end
+
+--- Of a held command, see link.lua.
+function methods:ended(err, partial)
+  return judged(self, err, partial, err.op or "wait", true)
+end
+
+--- The operation that starts a held command (streamed.lua).
+function methods:start(fields)
+  local op, err = stream_of(self, fields)
+  if op then
+    return op
+  end
+  error(err, 0)
+end
+
+--- Its result as the engine's: with the process as it is asked.
+function methods:started(r, fields)
+  r.fields.serial = r.fields.pid
+  r.release = process.release(self, r.fields.pid)
+  r.object = process.new(self, r.object, fields)
+  return r
+end
+
+-- ---- requests ----
+
+local calls = {}
+
+-- One helper command to its end: true, or nil and an error; `missing`: what its failure means.
+local function help(self, message, timeout, op, missing)
+  local native, err = self:native(timeout, op)
+  if not native then
+    return nil, errors.from(err, op)
+  end
+  local running
+  running, err = self.rpc:stream("process.Process/Start", "process.StartRequest", message,
+    { user = "root", max = KEPT })
+  if not running then
+    return nil, errors.from(err, op)
+  end
+  local r, partial
+  r, err, partial = wait.op(running, timeout, op)
+  if not r then
+    return judged(self, err, partial, op)
+  end
+  if r.fields.status ~= 0 then
+    return nil, errors.new { kind = "NotFound", op = op, message = missing }
+  end
+  return { fields = { count = 1 } }
+end
+
+local requests = {}
+
+function requests.signal(self, op, timeout, f)
+  return help(self, request.signal(f.signal, f.serial, f.group == 1), timeout, op, "the process has ended")
+end
+
+function requests.kill(self, op, timeout, f)
+  local r, err = help(self, request.kill(f.signal, f.serial, f.grace_ms), timeout, op, "it has ended")
+  if not r and err.kind == "NotFound" then
+    return { fields = { count = 0 } }
+  end
+  return r, err
+end
+
+function requests.list(self, op, timeout)
+  local native, err = self:native(timeout, op)
+  local r
+  if native then
+    r, err = self.rpc:call("process.Process/List", {}, timeout, op)
+  end
+  if not r then
+    return nil, errors.from(self:judge(err), op)
+  end
+  local parts = {}
+  for _, info in ipairs(r.processes or {}) do
+    local config = info.config or {}
+    local args = { config.cmd or "" }
+    for _, arg in ipairs(config.args or {}) do
+      args[#args + 1] = arg
+    end
+    parts[#parts + 1] = { pid = info.pid, serial = info.pid, tag = request.tag(info.tag), running = 1,
+      arg = request.argv(args), cwd = config.cwd }
+  end
+  return { parts = parts }
+end
+
+function requests.resize(self, op, timeout, f)
+  local native, err = self:native(timeout, op)
+  local r
+  if native then
+    r, err = self.rpc:call("process.Process/Update",
+      { process = { pid = f.serial }, pty = { size = { cols = f.cols, rows = f.rows } } }, timeout, op)
+  end
+  if not r then
+    return nil, errors.from(self:judge(err), op)
+  end
+  return { fields = {} }
+end
+
+function calls.request(self, op, timeout, name, fields)
+  local fn = requests[name]
+  if fn then
+    return fn(self, op, timeout, fields)
+  end
+  return self:fail("Unsupported", name .. " is not there yet for processes of hosted sandboxes")
+end
+
+function calls.start(self, op, timeout, fields)
+  local ok, err = self:native(timeout, op)
+  local running
+  if ok then
+    running, err = stream_of(self, fields)
+  end
+  if not running then
+    return nil, errors.from(err, op)
+  end
+  local r, partial
+  r, err, partial = wait.op(running, timeout, op)
+  if not r then
+    return judged(self, err, partial, op)
+  end
+  return self:started(r, fields)
+end
+
+function methods:call(method, op, timeout, ...)
+  local fn = calls[method]
+  if fn then
+    return fn(self, op, timeout, ...)
+  end
+  local _, err = self:fail("Unsupported", "this is not there yet for hosted sandboxes")
+  return nil, errors.from(err, op)
+end
+
+-- An operation of the engine's by its name, not waited for: of a kill, that of its helper.
+function methods:request(name, fields)
+  if name == "kill" then
+    return kill(self, fields.serial)
+  end
+end
+
+function methods:close()
+  self.closed = true
+  if self.rpc then
+    self.rpc:close()
+  end
+end
+
+--- `fields` as link.new has them; the driver is bound to the sandbox.
+function link.new(fields)
+  local to = base.new(fields)
+  for name, fn in pairs(methods) do
+    to[name] = fn
+  end
+  to.feeds = true
+  return to
+end
+
+return link

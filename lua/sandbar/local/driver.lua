@@ -31,6 +31,15 @@ function Driver:engine()
   return self.client
 end
 
+-- What an operation comes to; `extra`: what an error of it says.
+local function outcome(op, opname, timeout, extra)
+  local r, err = wait.op(op, timeout, opname)
+  if not r then
+    return nil, errors.from(err, opname, extra)
+  end
+  return r
+end
+
 -- Submits and waits. What cannot be waited for is refused before it is sent. `meanwhile`: see wait.meanwhile.
 function Driver:run(opname, timeout, submit, extra, meanwhile)
   local ok, err = wait.check(opname)
@@ -41,12 +50,7 @@ function Driver:run(opname, timeout, submit, extra, meanwhile)
   if meanwhile and timeout ~= 0 then
     wait.meanwhile(op, meanwhile)
   end
-  local r
-  r, err = wait.op(op, timeout, opname)
-  if not r then
-    return nil, errors.from(err, opname, extra)
-  end
-  return r
+  return outcome(op, opname, timeout, extra)
 end
 
 function Driver:request(opname, timeout, name, fields)
@@ -72,11 +76,7 @@ function Driver:begin_create(fields)
 end
 
 function Driver:end_create(op, id, timeout)
-  local r, err = wait.op(op, timeout, "create")
-  if not r then
-    return nil, errors.from(err, "create", { id = id })
-  end
-  return r
+  return outcome(op, "create", timeout, { id = id })
 end
 
 function Driver:connect(id, labels, timeout, opname)

@@ -41,18 +41,22 @@ for key, types in pairs(spec.SCHEMA) do
   OWN_SCHEMA[key] = key ~= "providers" and types or nil
 end
 
-local LIMITS = {
-  memory = "number",
-  cpus = "number",
-  processes = "number",
-  disk = "number",
-  files = "number",
-  max_output = "number",
-  max_commands = "number",
-  max_concurrent_execs = "number",
-  max_env = "number",
-  wall_time = "timeout",
+-- Limits that are whole numbers, in the order they are told: the field of the request in which each travels, the least
+-- (1 unless said) and the most (2^53) that it may be.
+local WHOLE_LIMITS = {
+  { "disk", "limit_disk", 16777216, 2 ^ 43 },
+  { "files", "limit_files" },
+  { "max_commands", "limit_started" },
+  { "max_concurrent_execs", "limit_commands" },
+  { "max_env", "limit_env" },
+  { "max_output", "limit_output", 1, 2 ^ 31 },
+  { "memory", "limit_memory", 4194304 },
+  { "processes", "limit_processes", 2 }, -- pid 1 is one, with a shell
 }
+local LIMITS = { cpus = "number", wall_time = "timeout" }
+for _, limit in ipairs(WHOLE_LIMITS) do
+  LIMITS[limit[1]] = "number"
+end
 
 local invalid, unsupported, no_zero = values.invalid, values.unsupported, values.no_zero
 
@@ -157,20 +161,7 @@ clause("labels", function(s, f)
   return list and s.labels and ("%d recorded"):format(#list), err
 end)
 
--- In which field of the request a limit travels.
-local LIMIT_FIELDS = {
-  disk = "limit_disk",
-  memory = "limit_memory",
-  max_commands = "limit_started",
-  processes = "limit_processes",
-  files = "limit_files",
-  max_concurrent_execs = "limit_commands",
-  max_output = "limit_output",
-  max_env = "limit_env",
-}
-local LIMIT_LEAST = { processes = 2, memory = 4194304, disk = 16777216 } -- pid 1 is one, with a shell
 local CPUS_LEAST, CPUS_MOST = 0.01, 8192
-local LIMIT_MOST = { max_output = 2 ^ 31, disk = 2 ^ 43 }
 
 local function is_whole(value, least, most)
   return value >= least and value % 1 == 0 and value <= most
@@ -198,16 +189,14 @@ clause("limits.wall_time", function(s, f)
   return ms and ("%g s, pauses not counted"):format(ms / 1000), err
 end)
 
-for _, name in ipairs {
-  "disk", "files", "max_commands", "max_concurrent_execs", "max_env", "max_output", "memory", "processes",
-} do
-  local said, field = "limits." .. name, LIMIT_FIELDS[name]
+for _, limit in ipairs(WHOLE_LIMITS) do
+  local name, field, least, most = limit[1], limit[2], limit[3] or 1, limit[4] or 2 ^ 53
+  local said = "limits." .. name
   clause(said, function(s, f)
     local value = s.limits and s.limits[name]
     if value == nil then
       return nil
     end
-    local least, most = LIMIT_LEAST[name] or 1, LIMIT_MOST[name] or 2 ^ 53
     if not is_whole(value, least, most) then
       return invalid(said, ("%s: a whole number from %d to %.0f is needed"):format(said, least, most))
     end

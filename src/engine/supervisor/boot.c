@@ -148,18 +148,24 @@ int sb_boot_keep_env(struct sb_box *b, int dir, struct sb_failure *f)
     return 0;
 }
 
+int sb_boot_layers(struct sb_box *b, const struct sb_slot *s, int dir, const struct sb_template *t,
+                   struct sb_layers *l, struct sb_failure *f)
+{
+    if (sb_disk_mount(b, dir, f) < 0)
+        return -1;
+    sb_slot_clean_works(b->disk >= 0 ? b->disk : dir);
+    int rc = sb_layers_make(l, s, dir, b->disk, t, &b->rec.layers, b->rec.allow_setuid, f);
+    sb_close(&b->disk);
+    return rc;
+}
+
 /* Lets the slot carry layers and listener of the directory `dir`, which it was not prepared for. */
 static int outfit(struct sb_box *b, struct sb_slot *s, int dir, const struct sb_template *t,
                   struct sb_failure *f)
 {
     sb_layers_drop(&s->layers);
     sb_close(&s->listener);
-    if (sb_disk_mount(b, dir, f) < 0)
-        return -1;
-    sb_slot_clean_works(b->disk >= 0 ? b->disk : dir);
-    int rc = sb_layers_make(&s->layers, s, dir, b->disk, t, &b->rec.layers, b->rec.allow_setuid, f);
-    sb_close(&b->disk);
-    if (rc < 0)
+    if (sb_boot_layers(b, s, dir, t, &s->layers, f) < 0)
         return -1;
     s->listener = sb_slot_listen(dir);
     if (s->listener < 0)

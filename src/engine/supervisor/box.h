@@ -11,7 +11,9 @@
 
 struct sb_conn;
 struct sb_metrics;
+struct sb_layers;
 struct sb_slot;
+struct sb_template;
 
 #define SB_HOSTNAME "sandbox"
 
@@ -105,6 +107,9 @@ int sb_boot_slot(struct sb_box *b, struct sb_slot *s, struct sb_failure *f);
 int sb_boot_taken(struct sb_box *b, struct sb_failure *f);
 /* <root>/v1/s/<id> of one that no prepared directory fits, with uppers and works. -1: it is not there. */
 int sb_boot_make_dir(struct sb_box *b, struct sb_failure *f);
+/* The layers of one whose directory `dir` is, on its limited disk if it has one; the ids and namespace are the slot's. */
+int sb_boot_layers(struct sb_box *b, const struct sb_slot *s, int dir, const struct sb_template *t,
+                   struct sb_layers *l, struct sb_failure *f);
 int sb_boot_keep_env(struct sb_box *b, int dir, struct sb_failure *f);
 void sb_boot_proc_ready(struct sb_source *src, uint32_t events);
 

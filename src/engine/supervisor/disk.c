@@ -16,16 +16,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <sys/pidfd.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include "job.h"
 
 #define MIB (1ULL << 20)
 
@@ -258,18 +257,15 @@ static void made(struct sb_source *src, uint32_t events)
 {
     struct sb_box *b = SB_OWNER(src, struct sb_box, proc);
     struct sb_failure f;
-    siginfo_t info = {0};
     (void)events;
     sb_box_stir(b);
-    waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
-    sb_loop_drop(src);
+    int err = sb_job_end(src, NULL), rc;
     b->dying = false;
     b->step_due_ms = 0;
     if (b->goal == SB_GOAL_DESTROY) {
         sb_life_destroy(b);
         return;
     }
-    int err = info.si_code == CLD_EXITED ? info.si_status : EINTR, rc;
     if (err == TOOL_FAILED)
         rc = sb_failed(&f, "Platform", 0, "disk", "mke2fs cannot make the sandbox's disk");
     else if (err != 0)
@@ -301,13 +297,8 @@ int sb_disk_begin(struct sb_box *b, struct sb_failure *f)
             _exit(errno);
         make(b->rec.limit_disk);
     }
-    int fd = pid < 0 ? -1 : sb_lift(pidfd_open(pid, 0));
-    if (fd < 0 || sb_loop_add(&b->proc, fd, EPOLLIN, made) < 0) {
-        sb_failed_errno(f, "disk", "cannot start mke2fs");
-        if (pid > 0)
-            waitpid(pid, NULL, 0);
-        return -1;
-    }
+    if (sb_job_watch(&b->proc, pid, made) < 0)
+        return sb_failed_errno(f, "disk", "cannot start mke2fs");
     return 1;
 }
 

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "job.h"
 #include "loop.h"
 #include "raw.h"
 #include "sup.h"
@@ -64,10 +65,8 @@ static int dissolver_main(void *arg)
 
 static void dissolved(struct sb_source *src, uint32_t events)
 {
-    siginfo_t info;
     (void)events;
-    waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
-    sb_loop_drop(src);
+    sb_job_end(src, NULL);
     all.running--;
 }
 

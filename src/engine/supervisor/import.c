@@ -13,15 +13,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/pidfd.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "job.h"
 #include "slot.h"
 #include "template.h"
 #include "trash.h"
@@ -187,21 +185,19 @@ static void copied(struct sb_source *src, uint32_t events)
 {
     struct sb_box *b = SB_OWNER(src, struct sb_box, proc);
     struct sb_failure f;
-    siginfo_t info = {0};
+    pid_t copier;
     (void)events;
     sb_box_stir(b);
-    waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
-    sb_loop_drop(src);
+    int err = sb_job_end(src, &copier);
     b->dying = false;
     b->step_due_ms = 0;
     char half[64];
-    half_name(half, sizeof half, b->rec.base, info.si_pid);
+    half_name(half, sizeof half, b->rec.base, copier);
     sb_trash_put(sup.templates, half); /* there is none after a whole copy */
     if (b->goal == SB_GOAL_DESTROY) {
         sb_life_destroy(b);
         return;
     }
-    int err = info.si_code == CLD_EXITED ? info.si_status : EINTR;
     int rc = err == 0 ? sb_boot_create(b, &f)
                       : sb_failed(&f, NULL, err, "import", "cannot copy %s", b->rec.rootfs);
     if (rc < 0) {
@@ -226,13 +222,8 @@ int sb_import_begin(struct sb_box *b, struct sb_failure *f)
         setpriority(PRIO_PROCESS, 0, 5);
         _exit(import(3, 4, b->rec.base));
     }
-    int fd = pid < 0 ? -1 : sb_lift(pidfd_open(pid, 0));
-    if (fd < 0 || sb_loop_add(&b->proc, fd, EPOLLIN, copied) < 0) {
-        sb_failed_errno(f, "import", "cannot start the copy");
-        if (pid > 0)
-            waitpid(pid, NULL, 0);
-        return -1;
-    }
+    if (sb_job_watch(&b->proc, pid, copied) < 0)
+        return sb_failed_errno(f, "import", "cannot start the copy");
     return 1;
 }
 

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/pidfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "box.h"
@@ -17,6 +16,7 @@
 #include "dissolve.h"
 #include "freeze.h"
 #include "handover.h"
+#include "job.h"
 #include "metrics.h"
 #include "slot.h"
 #include "snapshot.h"
@@ -197,11 +197,9 @@ static void paused(struct sb_box *b)
 static void synced(struct sb_source *src, uint32_t events)
 {
     struct sb_box *b = SB_OWNER(src, struct sb_box, proc);
-    siginfo_t info;
     (void)events;
     sb_box_stir(b);
-    waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
-    sb_loop_drop(src);
+    sb_job_end(src, NULL);
     b->dying = false;
     if (b->goal == SB_GOAL_DESTROY)
         remove_and_forget(b);

@@ -9,14 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "disk.h"
+#include "job.h"
 #include "usage.h"
 
 enum {
@@ -166,10 +165,8 @@ static void end_if_whole(struct sb_metrics *m);
 static void walked(struct sb_source *src, uint32_t events)
 {
     struct sb_metrics *m = SB_OWNER(src, struct sb_metrics, walk);
-    siginfo_t info;
     (void)events;
-    waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
-    sb_loop_drop(src);
+    sb_job_end(src, NULL);
     int64_t now = sb_real_ms();
     m->walk_took_ms = now - m->walk_at_ms;
     m->walk_at_ms = now;
@@ -209,12 +206,7 @@ static void walk_begin(struct sb_metrics *m)
             walk(m->sum);
         _exit(0);
     }
-    int fd = pid < 0 ? -1 : sb_lift(pidfd_open(pid, 0));
-    if (pid > 0 && (fd < 0 || sb_loop_add(&m->walk, fd, EPOLLIN, walked) < 0)) {
-        kill(pid, SIGKILL); /* our child, not reaped: the pid is still its own */
-        waitpid(pid, NULL, 0);
-    }
-    m->wants_walk = m->walk.fd >= 0;
+    m->wants_walk = sb_job_watch(&m->walk, pid, walked) == 0;
 }
 
 static void ask_guest(struct sb_metrics *m)
@@ -381,8 +373,7 @@ void sb_metrics_forget(struct sb_box *b)
     delist(m);
     if (m->walk.fd >= 0) {
         pidfd_send_signal(m->walk.fd, SIGKILL, NULL, 0);
-        waitid(P_PIDFD, (id_t)m->walk.fd, &(siginfo_t){0}, WEXITED | __WALL);
-        sb_loop_drop(&m->walk);
+        sb_job_end(&m->walk, NULL);
     }
     if (m->sum != NULL)
         munmap(m->sum, sizeof *m->sum);

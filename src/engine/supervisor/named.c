@@ -11,14 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/pidfd.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "conn.h"
 #include "create.h"
+#include "job.h"
 #include "snapshot.h"
 #include "template.h"
 #include "trash.h"
@@ -195,11 +193,8 @@ static void synced(struct sb_source *src, uint32_t events)
     struct named *t = SB_OWNER(src, struct named, job);
     struct named *old = find(t->rec.id);
     struct sb_failure f;
-    siginfo_t info = {0};
     (void)events;
-    waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
-    sb_loop_drop(src);
-    int err = info.si_code == CLD_EXITED ? info.si_status : EINTR;
+    int err = sb_job_end(src, NULL);
     bool exchanged = false;
     if (err == 0) {
         exchanged = renameat2(sup.named, t->half, sup.named, t->rec.id, RENAME_EXCHANGE) == 0;
@@ -231,13 +226,9 @@ static int start_sync(struct named *t, int dir, struct sb_failure *f)
             _exit(errno);
         _exit(0);
     }
-    int fd = pid < 0 ? -1 : sb_lift(pidfd_open(pid, 0));
-    if (fd >= 0 && sb_loop_add(&t->job, fd, EPOLLIN, synced) == 0)
+    if (sb_job_watch(&t->job, pid, synced) == 0)
         return 0;
-    sb_failed_errno(f, "template", "cannot start the sync");
-    if (pid > 0)
-        waitpid(pid, NULL, 0);
-    return -1;
+    return sb_failed_errno(f, "template", "cannot start the sync");
 }
 
 static int write_half(struct named *t, struct sb_failure *f)

@@ -10,7 +10,6 @@
 #include <sys/mount.h>
 #include <sys/wait.h>
 
-#include "disk.h"
 #include "raw.h"
 #include "slot.h"
 
@@ -100,12 +99,7 @@ int sb_reroot(struct sb_box *b, struct sb_failure *f)
         return sb_failed_errno(f, "directory", "open");
     if (sb_template_open(&t, b->rec.base != NULL ? b->rec.base : "", b->rec.rootfs, f) < 0)
         return -1;
-    int rc = sb_disk_mount(b, dir, f);
-    if (rc == 0) {
-        sb_slot_clean_works(b->disk >= 0 ? b->disk : dir);
-        rc = sb_layers_make(&l, &of, dir, b->disk, &t, &b->rec.layers, b->rec.allow_setuid, f);
-        sb_close(&b->disk);
-    }
+    int rc = sb_boot_layers(b, &of, dir, &t, &l, f);
     if (rc == 0) {
         struct move m = {.pidfd = b->proc.fd, .root = l.root, .trees = l.trees, .step = "start"};
         for (int i = 0; i < l.trees; i++) {

@@ -12,15 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/pidfd.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "conn.h"
 #include "create.h"
 #include "disk.h"
 #include "freeze.h"
+#include "job.h"
 #include "named.h"
 #include "slot.h"
 #include "snapjob.h"
@@ -222,12 +221,9 @@ static void job_done(struct sb_source *src, uint32_t events)
     struct snapshot *s = SB_OWNER(src, struct snapshot, job);
     struct sb_box *b = s->box[0] != '\0' ? sb_box_find(s->box) : NULL;
     struct sb_failure f;
-    siginfo_t info = {0};
     (void)events;
-    waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
-    sb_loop_drop(src);
+    int err = sb_job_end(src, NULL), rc = 0;
     bool stands = b != NULL && b->copied;
-    int err = info.si_code == CLD_EXITED ? info.si_status : EINTR, rc = 0;
     if (err != 0)
         rc = sb_failed(&f, NULL, err, "snapshot", "cannot copy the sandbox's files");
     if (rc == 0 && s->half[0] != '\0')
@@ -251,13 +247,9 @@ static void job_done(struct sb_source *src, uint32_t events)
 static int start_job(struct snapshot *s, const struct sb_snapjob *j, struct sb_failure *f)
 {
     pid_t pid = sb_snapjob_start(j);
-    int fd = pid < 0 ? -1 : sb_lift(pidfd_open(pid, 0));
-    if (fd >= 0 && sb_loop_add(&s->job, fd, EPOLLIN, job_done) == 0)
+    if (sb_job_watch(&s->job, pid, job_done) == 0)
         return 0;
-    sb_failed_errno(f, "snapshot", "cannot start the copy");
-    if (pid > 0)
-        waitpid(pid, NULL, 0);
-    return -1;
+    return sb_failed_errno(f, "snapshot", "cannot start the copy");
 }
 
 /* A new layer, under its temporary name. */

@@ -13,15 +13,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/pidfd.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "birth.h"
+#include "job.h"
 #include "loop.h"
 
 /* Wait this long after the last put, so that the fork does not fall into somebody's create; but only so
@@ -138,22 +136,14 @@ static void empty_all(int top)
 
 static void worker_ready(struct sb_source *src, uint32_t events)
 {
-    siginfo_t info;
     (void)events;
-    waitid(P_PIDFD, (id_t)src->fd, &info, WEXITED | __WALL);
-    sb_loop_drop(src);
+    sb_job_end(src, NULL);
 }
 
 void sb_trash_start(void)
 {
     trash.some = false;
     pid_t pid = fork();
-    if (pid < 0) {
-        trash.some = true;
-        trash.first_ms = sb_real_ms();
-        trash.due_ms = trash.first_ms + 1000;
-        return;
-    }
     if (pid == 0) {
         /* Every other descriptor would keep sockets and locks alive. */
         if (dup2(sup.trash, 3) == 3 && close_range(4, ~0U, 0) == 0) {
@@ -163,7 +153,9 @@ void sb_trash_start(void)
         }
         _exit(0);
     }
-    int fd = sb_lift(pidfd_open(pid, 0));
-    if (fd < 0 || sb_loop_add(&trash.worker, fd, EPOLLIN, worker_ready) < 0)
-        waitpid(pid, NULL, 0);
+    if (sb_job_watch(&trash.worker, pid, worker_ready) < 0) {
+        trash.some = true;
+        trash.first_ms = sb_real_ms();
+        trash.due_ms = trash.first_ms + 1000;
+    }
 }

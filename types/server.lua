@@ -132,6 +132,8 @@ function ServerRequest:gone(timeout) end
 ---@field listen? string address and port (default "127.0.0.1:3000"); one that is no loopback needs api_key_file
 ---@field root? string where the state is kept, as of sandbar.open
 ---@field api_key_file? string keys that may ask, a line each; without it the server makes one of its own
+---@field tls_cert? string a PEM file: HTTPS, with tls_key
+---@field tls_key? string a PEM file
 ---@field domain? string host names of sandboxes (default "localhost" with the port)
 
 --- A server of the E2B protocol: docs/server.md.

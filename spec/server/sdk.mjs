@@ -9,7 +9,9 @@ import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-const e2b = createRequire(process.argv[2] + '/')('e2b')
+const require = createRequire(process.argv[2] + '/')
+const e2b = require('e2b')
+const undici = require('undici')
 const { Sandbox } = e2b
 const url = process.env.E2B_API_URL
 const LIMIT = 30000
@@ -362,6 +364,38 @@ cases['ports'] = () =>
     },
     { network: { allowPublicTraffic: false } }
   )
+
+const ECHO = `python3 -u -c '
+import base64, hashlib, socket
+s = socket.create_server(("127.0.0.1", 3001)); print("up", flush=True)
+while True:
+    c, _ = s.accept(); head = b""
+    while b"\\r\\n\\r\\n" not in head: head += c.recv(4096)
+    key = [l.split(b":")[1].strip() for l in head.split(b"\\r\\n") if l.lower().startswith(b"sec-websocket-key")][0]
+    if b"GET /no " in head:
+        c.sendall(b"HTTP/1.1 403 Forbidden\\r\\nContent-Length: 2\\r\\n\\r\\nno"); c.close(); continue
+    accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+    c.sendall(b"HTTP/1.1 101 x\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\nSec-WebSocket-Accept: " + accept + b"\\r\\n\\r\\n")
+    d = c.recv(4096); n = d[1] & 127; m = d[2:6]; t = bytes(b ^ m[i % 4] for i, b in enumerate(d[6:6 + n]))
+    c.sendall(bytes([0x81, n]) + t)'`
+
+cases['ports, and websockets over them'] = () =>
+  withSandbox(async (sbx) => {
+    let up = ''
+    await sbx.commands.run(ECHO, { background: true, onStdout: (d) => (up += d) })
+    await eventually(() => up.includes('up'), 'the server inside')
+    const at = url.replace('http', 'ws')
+    const refused = new undici.WebSocket(`${at}/no`, via(sbx, 3001))
+    await new Promise((resolve) => refused.addEventListener('error', resolve))
+    const socket = new undici.WebSocket(`${at}/echo`, via(sbx, 3001))
+    await new Promise((resolve, reject) => Object.assign(socket, { onopen: resolve, onerror: reject }))
+    const answer = new Promise((resolve) => (socket.onmessage = (e) => resolve(e.data)))
+    socket.send('hello')
+    assert.equal(await answer, 'hello')
+    const closed = new Promise((resolve) => (socket.onclose = resolve))
+    await sbx.kill()
+    await closed
+  })
 
 cases['metrics'] = () =>
   withSandbox(async (sbx) => {

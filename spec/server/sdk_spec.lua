@@ -23,30 +23,47 @@ describe("the official SDK on Node", function()
     names[#names + 1] = name
   end
 
-  setup(function()
-    local server = serve.start()
-    local out, status = helper.shell(("E2B_API_URL=%s E2B_SANDBOX_URL=%s E2B_API_KEY=%s E2B_OTHER_KEY=%s node %s %s"):format(
-      server.url, server.url, server.key, server.other_key, "spec/server/sdk.mjs", "$PWD/" .. NPM))
+  -- Runs the cases whose names have `only` in them, against a server with these arguments.
+  local function run(prefix, only, args, env)
+    local server = serve.start(args)
+    local out, status = helper.shell(
+      ("E2B_API_URL=%s E2B_SANDBOX_URL=%s E2B_API_KEY=%s E2B_OTHER_KEY=%s %s node spec/server/sdk.mjs $PWD/%s %s"):format(
+        server.url, server.url, server.key, server.other_key, env, NPM, only))
     local record = server.stop()
     results.rest = ("node: %s\n%s\nserver: %s"):format(tostring(status), out, record.stderr)
     for _, name in ipairs(names) do
       for verdict, text in out:gmatch("([^\n]*ok) ([^\n]*)") do
         if text:sub(1, #name + 1) == name .. " " or text:sub(1, #name + 1) == name .. ":" then
-          results[name] = { ok = verdict == "ok", text = text }
+          results[prefix .. name] = { ok = verdict == "ok", text = text }
         end
       end
     end
-  end)
+  end
+
+  local function check(name)
+    local result = results[name]
+    assert(result, results.rest)
+    assert(result.ok, result.text)
+  end
 
   it("has cases", function()
     assert.is_true(#names > 20)
+    run("", "", nil, "")
   end)
 
   for _, name in ipairs(names) do
     it(name, function()
-      local result = results[name]
-      assert(result, results.rest)
-      assert(result.ok, result.text)
+      check(name)
     end)
   end
+
+  it("over HTTPS, ports and websockets too", function()
+    local pem = helper.scratch() .. "/tls.pem"
+    helper.sh("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=sandbar "
+      .. "-addext subjectAltName=IP:127.0.0.1 -keyout %s -out %s.crt 2>/dev/null && cat %s.crt >> %s", pem, pem, pem, pem)
+    run("https ", "ports", { "--tls-cert", pem, "--tls-key", pem }, "NODE_EXTRA_CA_CERTS=" .. pem .. ".crt")
+    os.remove(pem)
+    os.remove(pem .. ".crt")
+    check("https ports, and websockets over them")
+  end)
 end)

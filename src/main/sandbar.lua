@@ -13,6 +13,7 @@ usage: sandbar run SCRIPT [ARGUMENTS]   run a Lua script; it sees `sandbar` and 
        sandbar template list            names, digests and times of the templates
        sandbar template delete NAME...
        sandbar serve [--listen 127.0.0.1:3000] [--api-key-file FILE] [--domain NAME]
+                     [--tls-cert FILE --tls-key FILE]
                                         serve the E2B protocol: see docs/server.md
        sandbar --version                versions of sandbar and of this Lua
        sandbar --help

@@ -4,7 +4,7 @@ local program = {}
 
 local OPTIONS = {
   ["--listen"] = "listen", ["--root"] = "root", ["--api-key-file"] = "api_key_file",
-  ["--domain"] = "domain",
+  ["--domain"] = "domain", ["--tls-cert"] = "tls_cert", ["--tls-key"] = "tls_key",
 }
 
 --- A function that serves until it is interrupted, or nil where that is not how it is used.

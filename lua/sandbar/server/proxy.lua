@@ -5,6 +5,7 @@ local daemon = require "sandbar.server.envd.daemon"
 local refuse = require "sandbar.server.refuse"
 local signature = require "sandbar.server.signature"
 local stream = require "sandbar.stream"
+local upgrade = require "sandbar.server.upgrade"
 
 local IDLE = 620 -- seconds without a byte
 local WAIT = 1 -- seconds for a server inside that is just starting
@@ -70,7 +71,30 @@ local function body_of(request)
   end
 end
 
+-- Another protocol on the connection, from here on bytes; cut with the sandbox.
+local function switch(server, request, entry, port)
+  local connection, err = entry.box:port(port):connect()
+  if not connection then
+    if server.boxes.is_away(err, entry.id) then
+      return refuse.not_found(request, entry.id)
+    end
+    return refuse.closed(request, entry.id, port)
+  end
+  local open = {
+    cut = function()
+      request:abort()
+    end,
+  }
+  server.boxes:open(entry, open)
+  local done = upgrade.serve(request, connection, headers_in(request, entry.info, port), headers_out)
+  server.boxes:close(entry, open)
+  return done or refuse.closed(request, entry.id, port)
+end
+
 local function forward(server, request, entry, port)
+  if upgrade.is_asked(request) then
+    return switch(server, request, entry, port)
+  end
   local to = entry.box:port(port)
   local answer, err = to:fetch {
     method = request.method, path = request.target, headers = headers_in(request, entry.info, port),

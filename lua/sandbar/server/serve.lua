@@ -19,7 +19,8 @@ local WRITE_TIMEOUT = 600 -- seconds that a client may let a stream stand still
 local serve = {}
 
 serve.OPTIONS = {
-  listen = "string", root = "string", api_key_file = "string", domain = "string",
+  listen = "string", root = "string", api_key_file = "string", domain = "string", tls_cert = "string",
+  tls_key = "string",
 }
 
 local function invalid(message)
@@ -105,14 +106,15 @@ function serve.start(opts, level)
   local http = require "sandbar.server.http"
   local listener
   listener, err = http.listen { address = address, port = port, max_connections = CONNECTIONS,
-    write_timeout = WRITE_TIMEOUT }
+    write_timeout = WRITE_TIMEOUT, tls_cert = opts.tls_cert, tls_key = opts.tls_key }
   if not listener then
     return nil, err
   end
   server.listener, server.port = listener, listener:address().port
   server.domain_name = opts.domain and opts.domain:lower():match("^([^:]*)") or nil
   server.domain = opts.domain or ("localhost:%d"):format(server.port)
-  server.url = ("http://%s:%d"):format(address:find(":", 1, true) and "[" .. address .. "]" or address, server.port)
+  server.url = ("%s://%s:%d"):format(opts.tls_cert and "https" or "http",
+    address:find(":", 1, true) and "[" .. address .. "]" or address, server.port)
   server.screen = screen(server)
   return server
 end

@@ -195,6 +195,57 @@ describe("sandbar serve on the wire", function()
     assert.equal(204, (ask("POST", "/sandboxes/" .. id .. "/refreshes", '{"duration":60}')))
   end)
 
+  it("puts files together", function()
+    local _, headers = create()
+    local octets = with(headers, { ["content-type"] = "application/octet-stream" })
+    for name, data in pairs { a = "one ", b = "two" } do
+      assert.equal(200, (ask("POST", "/files?path=" .. name, data, octets)))
+    end
+    local function compose(sources, to)
+      return ask("POST", "/files/compose", ('{"source_paths":[%s],"destination":"%s"}'):format(sources, to), headers)
+    end
+    assert.equal(400, (compose("", "c")))
+    assert.equal(400, (compose('"a"', "a")))
+    assert.equal(404, (compose('"a","nope"', "c")))
+    assert.equal(400, (compose('"a","/tmp"', "c")))
+    local status, body = compose('"a","b"', "deep/c")
+    assert.equal(200, status)
+    assert.same({ path = "/home/user/deep/c", name = "c", type = "file" }, json.decode(body))
+    status, body = ask("GET", "/files?path=deep/c", nil, headers)
+    assert.equal(200, status)
+    assert.equal("one two", body)
+    assert.equal(404, (ask("GET", "/files?path=a", nil, headers)))
+  end)
+
+  it("sends parts of files, and none that has not changed", function()
+    local _, headers = create()
+    assert.equal(200, (ask("POST", "/files?path=x", "0123456789",
+      with(headers, { ["content-type"] = "application/octet-stream" }))))
+    local status, body, hs = ask("GET", "/files?path=x", nil, with(headers, { range = "bytes=2-4" }))
+    assert.equal(206, status)
+    assert.equal("234", body)
+    assert.equal("bytes 2-4/10", hs["content-range"])
+    assert.equal("89", (select(2, ask("GET", "/files?path=x", nil, with(headers, { range = "bytes=-2" })))))
+    assert.equal(416, (ask("GET", "/files?path=x", nil, with(headers, { range = "bytes=10-" }))))
+    local changed = hs["last-modified"]
+    assert.equal(304, (ask("GET", "/files?path=x", nil, with(headers, { ["if-modified-since"] = changed }))))
+    assert.equal(406, (ask("GET", "/files?path=x", nil, with(headers, { ["accept-encoding"] = "identity;q=0" }))))
+    assert.truthy(select(2, ask("GET", "/files?path=/proc/version", nil, headers)):find("Linux", 1, true))
+  end)
+
+  it("lets pages use a sandbox whose token they have", function()
+    local _, headers = create()
+    local page = with(headers, { origin = "http://page.test", ["access-control-request-headers"] = "x-access-token" })
+    local status, _, hs = ask("OPTIONS", "/files", nil, page)
+    assert.equal(204, status)
+    assert.equal("*", hs["access-control-allow-origin"])
+    assert.equal("x-access-token", hs["access-control-allow-headers"])
+    for _, kind in ipairs { "application/json", "text/plain" } do
+      _, _, hs = ask("POST", "/process.Process/List", "{}", with(page, { ["content-type"] = kind }))
+      assert.equal("*", hs["access-control-allow-origin"])
+    end
+  end)
+
   it("mints and withdraws keys", function()
     local status, body = ask("POST", "/api-keys", '{"name":"ci"}')
     assert.equal(201, status)

@@ -6,6 +6,7 @@ local connect = require "sandbar.server.connect"
 local core = require "sandbar.core"
 local filesystem = require "sandbar.server.envd.filesystem"
 local machine = require "sandbar.server.machine"
+local open_to = require "sandbar.server.envd.origin"
 local process = require "sandbar.server.envd.process"
 local refuse = require "sandbar.server.refuse"
 local reply = require "sandbar.server.reply"
@@ -117,6 +118,7 @@ end
 --- Answers a request for the daemon of sandbox `id`. `entry`: of boxes:running, where it is known already.
 function daemon.serve(server, request, target, id)
   local segments = target.segments
+  request = open_to(request)
   if request.method == "OPTIONS" then
     return reply.preflight(request)
   elseif #segments == 1 and INTERNAL[segments[1]] then

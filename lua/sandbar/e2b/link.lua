@@ -254,12 +254,13 @@ function requests.resize(self, op, timeout, f)
   return { fields = {} }
 end
 
+local function not_there(self, op)
+  local _, err = self:fail("Unsupported", "this is not there yet for hosted sandboxes")
+  return nil, errors.from(err, op)
+end
+
 function calls.request(self, op, timeout, name, fields)
-  local fn = requests[name]
-  if fn then
-    return fn(self, op, timeout, fields)
-  end
-  return self:fail("Unsupported", name .. " is not there yet for processes of hosted sandboxes")
+  return (requests[name] or not_there)(self, op, timeout, fields)
 end
 
 function calls.start(self, op, timeout, fields)
@@ -280,12 +281,7 @@ function calls.start(self, op, timeout, fields)
 end
 
 function methods:call(method, op, timeout, ...)
-  local fn = calls[method]
-  if fn then
-    return fn(self, op, timeout, ...)
-  end
-  local _, err = self:fail("Unsupported", "this is not there yet for hosted sandboxes")
-  return nil, errors.from(err, op)
+  return (calls[method] or not_there)(self, op, timeout, ...)
 end
 
 -- An operation of the engine's by its name, not waited for: of a kill, that of its helper.

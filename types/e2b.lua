@@ -1,5 +1,23 @@
 ---@meta sandbar.e2b
 
+---@class sandbar.LogOptions
+---@field start? number seconds since 1970
+---@field limit? integer
+---@field direction? "forward"|"backward"
+---@field level? "debug"|"info"|"warn"|"error" that and what weighs more
+---@field search? string
+---@field timeout? sandbar.Timeout
+
+---@class sandbar.HostedTemplate
+---@field name string
+---@field id string
+---@field names string[]
+---@field created_at? number
+---@field cpus? number
+---@field memory? number
+---@field state? string
+---@field public boolean
+
 --- The E2B provider: sandboxes of a hosted vendor. What is said of sandbar.Provider holds, and what is different:
 --- ids and labels are kept as the vendor's metadata, `provider_id` is its own id; `kept` is "unknown" but right after a
 --- pause of one's own; limits of memory, processors, disk and processes are the template's.
@@ -60,7 +78,7 @@ function E2BProvider:destroy(id, options) end
 
 --- What the vendor has logged of a sandbox.
 ---@param id string
----@param options? { start?: number, limit?: integer, direction?: "forward"|"backward", level?: "debug"|"info"|"warn"|"error", search?: string, timeout?: sandbar.Timeout }
+---@param options? sandbar.LogOptions
 ---@return { at: number, level: string, message: string, fields: table<string, string> }[]? lines
 ---@return sandbar.Error? err
 function E2BProvider:logs(id, options) end
@@ -151,7 +169,7 @@ local E2BTemplates = {}
 function E2BTemplates:build(build) end
 
 ---@param options? { timeout?: sandbar.Timeout }
----@return { name: string, id: string, names: string[], created_at: number?, cpus: number?, memory: number?, state: string?, public: boolean }[]? templates
+---@return sandbar.HostedTemplate[]? templates
 ---@return sandbar.Error? err
 function E2BTemplates:list(options) end
 

@@ -259,7 +259,9 @@ $(O)/spec/c/%.o: spec/c/%.c $(O)/flags
 	$(call show,cc,$<)$(CC) $(LIB_CFLAGS) -Ispec/c -MMD -MP -c -o $@ $<
 $(B)/c/%: $(O)/spec/c/%.o $(O)/libcore.a
 	@mkdir -p $(@D)
-	$(call show,link)$(CC) -o $@ $< $(O)/libcore.a -pthread -ldl $(SANITIZE) $(LDFLAGS)
+	$(call show,link)$(CC) -o $@ $(filter %.o,$^) $(O)/libcore.a -pthread -ldl $(C_TEST_LIBS) $(SANITIZE) $(LDFLAGS)
+$(B)/c/server_test: $(SERVER_SRC:%.c=$(O)/%.o)
+$(B)/c/server_test: C_TEST_LIBS = $(PARSER_LIBS) $(SSL_LIBS)
 # Programs the specs use: what bounds a suite, a web server, attacks tried from inside a sandbox.
 SPEC_PROGRAMS := $(patsubst spec/support/%.c,build/spec/%,$(wildcard spec/support/*.c)) \
 	build/spec/probe \

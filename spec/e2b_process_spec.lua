@@ -99,17 +99,17 @@ describe("commands in a hosted sandbox", function()
     end)
 
     it("B-31: kills the whole tree when its time is over, and tells what there was", function()
-      local err = kind("ExecTimedOut", box:exec("echo part; sleep 7171 & sleep 7171", { timeout = 0.5 }))
+      local err = kind("ExecTimedOut", box:exec("echo part; sleep 7171 & sleep 7171", { timeout = 1.5 }))
       assert.equal("part\n", err.result.stdout)
       assert.equal("timeout", err.result.reason)
       assert_ended "sleep 7171"
-      err = kind("ExecTimedOut", box:exec("echo part; sleep 7172 & sleep 7172", { timeout = 0.5, stdin = "x" }))
+      err = kind("ExecTimedOut", box:exec("echo part; sleep 7172 & sleep 7172", { timeout = 1.5, stdin = "x" }))
       assert.equal("part\n", err.result.stdout)
       assert_ended "sleep 7172"
     end)
 
     it("has a time limit of the command's own", function()
-      local r = assert(box:exec("echo part; sleep 7173 & sleep 7173", { time_limit = 0.5 }))
+      local r = assert(box:exec("echo part; sleep 7173 & sleep 7173", { time_limit = 1.5 }))
       assert.equal("limit", r.reason)
       assert.equal("part\n", r.stdout)
       assert_ended "sleep 7173"
@@ -120,7 +120,9 @@ describe("commands in a hosted sandbox", function()
         local task = sandbar.spawn(function()
           box:exec "sleep 7174 & sleep 7174"
         end)
-        sandbar.sleep(0.3)
+        repeat
+          sandbar.sleep(0.02)
+        until assert(box:exec { "pgrep", "-f", "^sleep 7174" }).stdout ~= ""
         task:cancel "enough"
         task:wait()
       end)

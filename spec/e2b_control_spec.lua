@@ -68,8 +68,11 @@ describe("the control plane of E2B", function()
       kind("InvalidArgument", open({ api_key = "k", team = "t" }, 1))
     end)
 
-    it("is not to be had by sandbar.open yet", function()
-      kind("Unsupported", sandbar.open { provider = "e2b" })
+    it("takes no option of another provider's", function()
+      assert.has_error(function()
+        sandbar.open { provider = "e2b", api_key = "k", root = "/tmp" }
+      end)
+      assert(sandbar.open { provider = "e2b", api_key = "k" })
     end)
   end)
 

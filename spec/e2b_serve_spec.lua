@@ -27,7 +27,8 @@ describe("the control plane of E2B against sandbar serve", function()
   helper.guard { each = false, growth = 24 }
 
   local function open(key)
-    return assert_ok(require("sandbar.e2b.provider").open({ api_key = key or server.key, api_url = server.url }, 2))
+    return assert_ok(sandbar.open { provider = "e2b", api_key = key or server.key, api_url = server.url,
+      sandbox_url = server.url })
   end
 
   before_each(function()
@@ -140,6 +141,33 @@ describe("the control plane of E2B against sandbar serve", function()
     assert.equal(1, err.step)
     assert_ok(boxes.templates:delete("built-here"))
     os.remove(path)
+  end)
+
+  it("B-26 B-48 B-49 B-50 B41: commands, and requests to ports, by their own and the proxy's answers", function()
+    sandbar.scope(function(scope)
+      local box = assert_ok(boxes:create_scoped({ lifetime = 120, prepare = { "echo prepared > /tmp/p" } }, scope))
+      assert.equal("prepared\n", assert_ok(box:exec("cat /tmp/p")).stdout)
+      assert.equal(3, assert_ok(box:exec("exit 3")).exit_code)
+      local port = box:port(3000)
+      assert.equal(("https://3000-%s."):format(box.provider_id), port.url:match("^https://3000%-%w+%."))
+      assert.equal("e2b-traffic-access-token", (next(port.headers)))
+      local err = kind("Unavailable", port:fetch())
+      assert.equal("ECONNREFUSED", err.code)
+      assert_ok(box:start("cd /tmp && exec python3 -m http.server 3000", { stdout = "ignore", stderr = "ignore" }))
+      local page = assert_ok(port:fetch { path = "/p", wait = 20 })
+      assert.equal("prepared\n", page.body)
+      assert.equal(404, assert_ok(port:fetch { path = "/none" }).status)
+      assert.equal("prepared\n", assert_ok(port:fetch { path = "/p", stream = true }).body:read("a"))
+      kind("Unsupported", assert_ok(boxes:connect(box.id)):port(3000):fetch())
+      for _, op in ipairs { "websocket", "connect", "wait", "upstream", "expose" } do
+        kind("Unsupported", port[op](port))
+      end
+      kind("Unsupported", box.files:read("/etc/passwd"))
+      assert_ok(box:pause())
+      kind("NotRunning", port:fetch())
+      assert_ok(box:destroy())
+      kind("NotFound", port:fetch())
+    end)
   end)
 
   it("refusals come as what they are", function()

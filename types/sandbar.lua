@@ -15,10 +15,22 @@
 local sandbar = {}
 
 ---@class sandbar.OpenOptions
----@field provider? "local"|table which provider; an object that implements the contract is taken as it is (default "local")
+---@field provider? "local"|"e2b"|table which provider; an object that implements the contract is taken as it is (default "local")
 ---@field defaults? sandbar.Spec what every create of this provider starts from
 ---@field capabilities? table<string, any> attested by the host; what is not named is false
----@field journal? string path of the release journal (not in this version)
+---@field journal? string e2b: the absolute path of a directory, in which what a killed program leaves is noted for the next
+---@field api_key? sandbar.Value e2b: needed; no environment variable is read for it
+---@field access_token? sandbar.Value e2b: the user's, with `team`: only for keys
+---@field team? string e2b
+---@field api_url? string e2b: of the control plane (default https://api.DOMAIN)
+---@field domain? string e2b: of sandboxes (default "e2b.app")
+---@field sandbox_url? string e2b: one address that all sandboxes are reached at
+---@field request_timeout? sandbar.Timeout e2b: of each call, inside its own timeout (default 60)
+---@field headers? table<string, sandbar.Value> e2b: of every call to the control plane
+---@field proxy? sandbar.Value e2b: the URL of one, or "environment" for what the usual variables say (default: none)
+---@field ca_file? string e2b: the only certificates that are trusted, in PEM
+---@field retries? integer e2b: of a call that is safe to repeat (default 3)
+---@field transport? table e2b: with request(self, request, timeout, op), instead of the network
 ---@field root? string local: the state directory (default by user: /var/lib/sandbar as root, else below XDG_STATE_HOME)
 ---@field templates? string local: directory of named templates (not in this version)
 ---@field linger? sandbar.Duration local: how long an idle supervisor stays (default 60; 0: it leaves at once)

@@ -25,6 +25,9 @@ local TIMEOUT, timeout_of = check.TIMEOUT, check.timeout
 
 local function kept_port(state)
   local to = state._link
+  if to.hosted then
+    return nil
+  end
   local kept = to.ports and to.ports[state.number]
   return kept and kept.box == to.box and kept.box:open_() and kept.object or nil
 end
@@ -37,6 +40,10 @@ local function http_port(state, op, timeout)
     return http, kept
   end
   local to = state._link
+  if to.hosted then -- there is no way in but by requests
+    return nil, errors.new { kind = "Unsupported", op = op, id = to.id,
+      message = "this is not there yet for ports of hosted sandboxes" }
+  end
   local box, err = to:native(timeout, op)
   if not box then
     return nil, errors.from(err, op)
@@ -94,6 +101,12 @@ function methods:fetch(request)
   ok, err = check_path("fetch", request.path or "/")
   if not ok then
     return nil, err
+  end
+  local hosted = state._link.hosted
+  if hosted then
+    local answer
+    answer, err = hosted.fetch(state._link, state.number, request, timeout)
+    return answer, err
   end
   local deadline = link.deadline(timeout)
   local loaded, object = http_port(state, "fetch", timeout)
@@ -280,9 +293,11 @@ class = core.class("Port", methods, {
   end,
 })
 
--- A port of a sandbox's link. Locally it has no url, and requests need no headers.
+-- A port of a sandbox's link. Locally it has no url, and requests need no headers; `hosted` of a link makes them.
 function port.new(to, number)
-  return core.handle(class, { number = number, headers = {}, _link = to })
+  local hosted = to.hosted
+  return core.handle(class, { number = number, headers = hosted and hosted.headers(to) or {},
+    url = hosted and hosted.url(to, number) or nil, _link = to })
 end
 
 return port

@@ -33,18 +33,16 @@ function provider.open(opts)
     check.options("open", 1, opts, { provider = "any" }, 2)
     return check_object(which)
   end
-  if which == "local" then
-    local module = require "sandbar.local.provider"
+  if which == "local" or which == "e2b" then
+    local module = require("sandbar." .. which .. ".provider")
     check.options("open", 1, opts, module.OPTIONS, 2)
     local opened, err = module.open(opts, 3) -- no tail call: it would hide the caller
     return opened, err
   end
   check.arg("open", 1, which, "string", 2)
   return nil, errors.new {
-    kind = which == "e2b" and "Unsupported" or "InvalidArgument",
-    op = "open", clause = "provider",
-    message = which == "e2b" and "provider: \"e2b\" is not there yet"
-      or ("provider: %q is neither \"local\", \"e2b\" nor an object"):format(which),
+    kind = "InvalidArgument", op = "open", clause = "provider",
+    message = ("provider: %q is neither \"local\", \"e2b\" nor an object"):format(which),
   }
 end
 

@@ -49,8 +49,9 @@ end
 --- How a sandbox is reached, of the answer to a create, connect or detail call: domain, daemon_version and, as secrets,
 --- daemon_token and traffic_token (of a detail call never).
 function creating.access(answer, domain)
-  local own_domain = client_of.given(answer.domain)
+  local own_domain, network = client_of.given(answer.domain), client_of.given(answer.network)
   return {
+    private = type(network) == "table" and network.allowPublicTraffic == false,
     vendor_id = record.vendor_id(answer.sandboxID),
     domain = type(own_domain) == "string" and own_domain ~= "" and own_domain or domain,
     daemon_version = tostring(client_of.given(answer.envdVersion) or ""),

@@ -16,7 +16,7 @@ local spec = require "sandbar.e2b.spec"
 local values = require "sandbar.local.values"
 
 local copies, measured = lazy "sandbar.e2b.copies", lazy "sandbar.e2b.measured"
-local snapshots = lazy "sandbar.e2b.snapshots"
+local ports, snapshots = lazy "sandbar.e2b.ports", lazy "sandbar.e2b.snapshots"
 
 local driver = {}
 
@@ -38,7 +38,23 @@ end
 
 -- The way of a handle to its sandbox.
 function Driver.link(fields)
-  return require("sandbar.e2b.link").new(fields)
+  local to = require("sandbar.e2b.link").new(fields)
+  local close = to.close
+  to.hosted = ports
+  function to.close(self)
+    for _, entry in pairs(self.ports or {}) do
+      entry.object:close()
+    end
+    self.ports = nil
+    return close(self)
+  end
+  return to
+end
+
+--- Markers of exposed ports are files in the sandbox.
+function Driver.expose(_, id, _, on)
+  return nil, errors.new { kind = "Unsupported", op = on and "expose" or "unexpose", id = id,
+    message = "exposed ports are not recorded yet in hosted sandboxes" }
 end
 
 -- ---- finding ----

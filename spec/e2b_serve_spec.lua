@@ -170,6 +170,36 @@ describe("the control plane of E2B against sandbar serve", function()
     end)
   end)
 
+  it("P-42 P-43: neither the key nor a sandbox's tokens show in what a program writes, traces or audits", function()
+    local child = helper.run_lua(([[
+      local sandbar = require "sandbar"
+      local boxes = sandbar.assert(sandbar.open { provider = "e2b", api_key = %q, api_url = %q, sandbox_url = %q })
+      sandbar.audit { fd = 2 }
+      local box = sandbar.assert(boxes:create { id = "told", lifetime = 60, env = { S = sandbar.secret("env-secret") } })
+      print(box, box:exec("true"), box:port(80):fetch(), box:port(80).headers["e2b-traffic-access-token"])
+      print(box:exec("exit 1", { check = true }), boxes:connect("nobody"), box)
+    ]]):format(server.key, server.url, server.url), { env = { SANDBAR_TRACE = "1" } })
+    local http = require "sandbar.http"
+    local client = assert_ok(http.client { url = server.url })
+    local box = assert_ok(boxes:connect("told"))
+    local answer = assert_ok(http.request(client, { method = "POST", path = "/v2/sandboxes/" .. box.provider_id .. "/connect",
+      headers = { ["X-API-Key"] = server.key }, body = "{}" }, 20, "connect"))
+    client:close()
+    local all, seen = child.stdout .. child.stderr, 0
+    for _, name in ipairs { "envdAccessToken", "trafficAccessToken" } do
+      local token = answer.body:match('"' .. name .. '":%s*"([^"]+)"')
+      assert.is_string(token)
+      assert.is_nil(all:find(token, 1, true), name)
+      seen = seen + 1
+    end
+    assert.equal(2, seen)
+    for _, secret in ipairs { server.key, "env-secret" } do
+      assert.is_nil(all:find(secret, 1, true))
+    end
+    assert.truthy(all:find("acquire", 1, true), all)
+    assert_ok(box:destroy())
+  end)
+
   it("refusals come as what they are", function()
     kind("Unauthenticated", open("e2b_" .. ("00"):rep(20)):list())
     kind("NotFound", boxes:create { template = "no-such-thing" })

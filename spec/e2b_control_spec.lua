@@ -268,7 +268,7 @@ describe("the control plane of E2B", function()
       local own = boxes:capabilities() -- P-33
       assert.is_true(own.filesystem_isolated)
       assert.is_false(own.network_isolated)
-      assert.is_false(own.pty)
+      assert.is_false(own.watch)
     end)
 
     it("are replaced as a whole while it runs", function()

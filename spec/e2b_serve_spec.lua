@@ -170,6 +170,15 @@ describe("the control plane of E2B against sandbar serve", function()
     end)
   end)
 
+  it("what is claimed of commands is what a sandbox shows", function()
+    local box = assert_ok(boxes:create { lifetime = 60 })
+    local have = assert_ok(boxes:capabilities { measure = box })
+    for _, name in ipairs { "pty", "signals" } do -- tree_kill is more here than is claimed, or as much
+      assert.equal(have.measured[name].value, have[name], name)
+    end
+    assert_ok(box:destroy())
+  end)
+
   it("P-42 P-43: neither the key nor a sandbox's tokens show in what a program writes, traces or audits", function()
     local child = helper.run_lua(([[
       local sandbar = require "sandbar"

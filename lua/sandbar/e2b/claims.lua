@@ -18,6 +18,9 @@ local OURS = {
   public_url = true,
   setuid = true,
   name_rules = true,
+  signals = "all",
+  tree_kill = "group",
+  pty = true,
 }
 
 --- A new table, complete.

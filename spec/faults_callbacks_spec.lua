@@ -458,6 +458,37 @@ describe("errors and yields inside callbacks (B47)", function()
       end), "the command runs on")
       owner:close()
     end)
+
+    it("close of a handle left the command of a plain exec running, and so did cancel and close at once", function()
+      local owner = sandbar.assert(sandboxes:create_scoped {})
+      for _, cmd in ipairs { { "sleep", "4748" }, "sleep 4748 & sleep 4748", "trap '' TERM HUP; echo 4748; sleep 4748; echo" } do
+        for _, cancels in ipairs { false, true } do
+          local box = sandbar.assert(sandboxes:connect(owner.id))
+          sandbar.run(function()
+            local kind
+            local task = sandbar.spawn(function()
+              local r, err = box:exec(cmd)
+              kind = r and "a result" or err.kind
+              return true
+            end)
+            assert.is_truthy(helper.eventually(function()
+              sandbar.sleep(0.005)
+              return inside.count(owner, "4748") > 0
+            end))
+            if cancels then
+              task:cancel()
+            end
+            sandbar.assert(box:close())
+            task:wait { timeout = 20 }
+            assert.is_truthy(kind == "Closed" or cancels and kind == "Cancelled", tostring(kind))
+          end)
+          assert.is_truthy(helper.eventually(function()
+            return inside.count(owner, "4748") == 0
+          end), "the command runs on")
+        end
+      end
+      owner:close()
+    end)
   end)
 
   -- What is in the scope is collected in the same cycle, before the scope's finalizers get their turn.

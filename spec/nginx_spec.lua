@@ -58,7 +58,17 @@ http {
 
     location = /abort { content_by_lua_block {
       local box = assert_(provider:connect("web"))
+      local how = ngx.var.arg_how
+      if how == "exec" then
+        box:exec({ "sleep", "LEAVES" })
+      elseif how == "streamed" then
+        box:exec({ "sleep", "LEAVES" }, { on_output = function() end })
+      end
       sandbar.scope(function(scope)
+        if how == "adopted" then
+          scope:adopt(box)
+          box:exec({ "sleep", "LEAVES" })
+        end
         assert_(box:start({ "sleep", "LEAVES" }, { scope = scope }))
         ngx.sleep(60)
       end)
@@ -275,13 +285,14 @@ describe("", function()
     assert.is_truthy(headers:match("header_filter"), headers)
   end)
 
-  promise("a visitor who leaves takes the scope of the request along", function()
+  promise("a visitor who leaves takes the scope of the request along, and what it waits for (B48)", function()
     local function running()
       return tonumber((helper.shell(("pgrep -fc '^sleep %s$'"):format(helper.mark(4711))):match("^%d+")))
     end
     -- They leave once all are served: of one who has left before nginx came to his request it hears nothing.
-    local pids = helper.shell(("for i in $(seq 20); do curl -s --max-time 30 --unix-socket %s/s http://x/abort "
-      .. ">/dev/null 2>&1 & echo $!; done"):format(dir)):gsub("%s", " ")
+    local pids = helper.shell(("for how in start exec streamed adopted; do for i in 1 2 3 4 5; do "
+      .. "curl -s --max-time 30 --unix-socket %s/s http://x/abort?how=$how >/dev/null 2>&1 & echo $!; done; done")
+      :format(dir)):gsub("%s", " ")
     assert.is_truthy(helper.eventually(function() return running() == 20 end, 10), "not all are served")
     helper.shell("kill " .. pids)
     assert.is_truthy(helper.eventually(function() return running() == 0 end, 10), "some are still there")

@@ -5,6 +5,7 @@ local check = require "sandbar.check"
 local command = require "sandbar.command"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
+local host_of = require "sandbar.host.select"
 local lazy = require "sandbar.lazy"
 local record = require "sandbar.record"
 
@@ -70,11 +71,36 @@ function exec.finish(result, opts)
   return result
 end
 
+-- ---- a request of nginx's that ends meanwhile ----
+
+local function lost(held)
+  if held.run then
+    held.run:close()
+  end
+  if held.release then
+    held.release:fire()
+  elseif held.op then
+    held.op:cancel()
+  end
+end
+
+-- What waits in a request is not told when that ends, as when a visitor leaves: its command would go on. Where there
+-- can be such an end: a table for the operation, later the release, that is to be ended then, and a function to be
+-- called when all is over.
+local function tied()
+  local host = host_of.current()
+  if not host.leash or not host.can_wait() then
+    return nil
+  end
+  local held = {}
+  return held, host.leash(held, lost)
+end
+
 -- ---- all in C ----
 
-local function run_native(to, fields, stdin, timeout, opts, max)
+local function run_native(to, fields, _, stdin, timeout, opts, max, held)
   local start = core.now()
-  local r, err, partial = to:exec(fields, stdin, timeout, max, GRACE)
+  local r, err, partial = to:exec(fields, stdin, timeout, max, GRACE, held)
   if r then
     return exec.finish(record.result(r.fields, r.bytes or "", r.bytes2 or "", core.now() - start), opts)
   elseif partial then
@@ -119,11 +145,15 @@ function exec.run(to, cmd, opts)
       message = ("max_output: %s is not between 0 and 2147483648 bytes"):format(tostring(max)),
     }
   end
-  if opts.on_output or source or stdin and to.feeds then
-    return streamed.run(to, fields, source, stdin, timeout, opts, max)
+  local run = (opts.on_output or source or stdin and to.feeds) and streamed.run or run_native
+  fields.in_mode = (source or stdin) and 1 or 0
+  local held, let_go = tied()
+  if not let_go then
+    return run(to, fields, source, stdin, timeout, opts, max)
   end
-  fields.in_mode = stdin and 1 or 0
-  return run_native(to, fields, stdin, timeout, opts, max)
+  local result, why = run(to, fields, source, stdin, timeout, opts, max, held)
+  let_go()
+  return result, why
 end
 
 return exec

@@ -142,19 +142,27 @@ function Link:ended(err)
   return nil, self:judge(err)
 end
 
+-- `held`, if there is one, knows what is to be ended when a request ends.
+local function ended(op, held)
+  if held then
+    held.op = op
+  end
+  return wait.op(op, nil, "exec")
+end
+
 -- A command from its start to its end, its output kept up to `max` bytes a stream: r, or nil, an error and, when the
 -- time was over, what there was by then.
-function Link:exec(fields, stdin, timeout, max, grace)
+function Link:exec(fields, stdin, timeout, max, grace, held)
   local deadline = link.deadline(timeout)
   local box, err = self:native(timeout, "exec")
   if not box then
     return nil, errors.from(err, "exec")
   end
   local r, partial
-  r, err, partial = wait.op(box:exec(fields, stdin, timeout or nil, max, grace), nil, "exec")
+  r, err, partial = ended(box:exec(fields, stdin, timeout or nil, max, grace), held)
   box = not r and self:again(err, deadline, "exec")
   if box then
-    r, err, partial = wait.op(box:exec(fields, stdin, timeout or nil, max, grace), nil, "exec")
+    r, err, partial = ended(box:exec(fields, stdin, timeout or nil, max, grace), held)
   end
   if r then
     return r

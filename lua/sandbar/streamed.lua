@@ -235,21 +235,29 @@ local function conclude(run, to, release, timeout, opts)
   return exec.finish(result, opts)
 end
 
---- What exec.run does with on_output, with `source` (a function that gives the input), or both.
-function streamed.run(to, fields, source, stdin, timeout, opts, max)
+local function started(box, fields, deadline, held)
+  local op = box:start(fields)
+  if held then
+    held.op = op
+  end
+  return wait.op(op, link.left(deadline), "exec")
+end
+
+--- What exec.run does with on_output, with `source` (a function that gives the input), or both. `held`, if there is
+--- one, knows what is to be ended when a request ends.
+function streamed.run(to, fields, source, stdin, timeout, opts, max, held)
   local began = core.now()
   local deadline = link.deadline(timeout)
-  fields.in_mode = (source or stdin) and 1 or 0
   local box, err = to:native(timeout, "exec")
   if not box then
     return nil, errors.from(err, "exec")
   end
   local r
-  r, err = wait.op(box:start(fields), link.left(deadline), "exec")
+  r, err = started(box, fields, deadline, held)
   local again = not r and to:again(err, deadline, "exec")
   if again then
     box = again
-    r, err = wait.op(box:start(fields), link.left(deadline), "exec")
+    r, err = started(box, fields, deadline, held)
   end
   if not r then
     if err.kind == "Timeout" then
@@ -261,6 +269,9 @@ function streamed.run(to, fields, source, stdin, timeout, opts, max)
     r = to:started(r, fields)
   end
   local process, release = r.object, r.release
+  if held then
+    held.release = release
+  end
   if stdin then
     source = function()
       local whole = stdin
@@ -284,6 +295,9 @@ function streamed.run(to, fields, source, stdin, timeout, opts, max)
   }, Run)
   run.out.ended = run.out.native == nil
   run.err.ended = run.err.native == nil
+  if held then
+    held.run = run
+  end
   local ran, over, why = nested.pcall(run.loop, run)
   run:close()
   if not ran then

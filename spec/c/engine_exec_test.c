@@ -304,7 +304,10 @@ static void timeouts(void)
     r = wait_for(mailbox, op);
     CHECK(r->error.kind == SB_ERR_CANCELLED && sb_now() - began < 3ull * SECOND);
     sb_op_unref(op);
-    receive(&head, SB_C_TELL); /* in case that it only holds its answer back */
+    receive(&head, SB_C_KILL); /* of whatever that request started */
+    receive(
+        &head,
+        SB_C_TELL); /* in case that it only holds its answer back, and does not know such a kill */
     reply(s.head.req, 0, NULL, 0);
     receive(&head, SB_C_KILL); /* it started after all */
     box_end(box);

@@ -1452,6 +1452,25 @@ static void test_whole(struct box *b)
     kill_serial(b, r.serial);
     run_free(&r);
 
+    /* killed by its request, and where an asker closes all of his; not by others */
+    other = new_conn(b);
+    for (int all = 0; all < 2; all++) {
+        req = whole_post(b->conn, "exec sleep 30");
+        for (int i = 0; i < 2; i++) {
+            begin(&p, SB_C_KILL);
+            if (!all)
+                sb_pack_u64(&p, SB_F_REQ, req);
+            post(i == 0 ? other : b->conn, &p, NULL, 0);
+            CHECK(i == 1 || (receive(other, &a, 5000) == 1 && a.head.type == SB_REPLY),
+                  "of another");
+        }
+        CHECK(started(b->conn, req, &r) == 0 && await_exit(b->conn, &r, 5000) == 0 &&
+                  WTERMSIG((int)r.status) == SIGKILL,
+              "not killed by its request");
+        run_free(&r);
+    }
+    close(other);
+
     /* somebody asks about the command; the one that waits is told of it then, and of the end */
     uint32_t req2 = whole_post(b->conn, "exec sleep 30");
     other = new_conn(b);

@@ -219,6 +219,12 @@ static void close_now(void *arg)
     struct sb_box *box = arg;
     struct sb_client *client = box->client;
     if (box->conn.state == SB_CONN_OPEN) {
+        if (box->conn.in_flight > 0) { /* commands that nobody else knows of */
+            unsigned char buf[64];
+            struct sb_packer p;
+            sb_pack_begin(&p, buf, sizeof buf, SB_C_KILL, 0, 0);
+            sb_box_call(box, NULL, buf, p.len, NULL, 0, NULL);
+        }
         sb_fail(&box->loss, SB_ERR_CLOSED, "the sandbox handle is closed");
         box->client = NULL;
         sb_conn_close(&box->conn, &box->loss);

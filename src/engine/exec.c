@@ -46,7 +46,7 @@ struct exec {
     size_t max_output;
     uint64_t grace_ns;
     struct sb_timer timer; /* the grace after the exit, or the bound of a kill */
-    uint64_t serial;
+    uint64_t serial, pid;
     enum { ASKED, RUNNING, ENDED } state;
     enum sb_err why; /* SB_OK, or why it is being killed: Cancelled, ExecTimedOut */
     unsigned char *fields;
@@ -234,14 +234,18 @@ static void send_release(struct exec *exec)
     sb_box_call(exec->box, NULL, buf, p.len, NULL, 0, NULL);
 }
 
-/* Who is to be killed is known once its start has been answered for. */
-static void send_tell(struct exec *exec)
+/* Its start has not been answered for: by the request that it was. A pid 1 that does not know that yet is made to tell
+ * who it is. */
+static void kill_asked(struct exec *exec)
 {
-    unsigned char buf[64];
-    struct sb_packer p;
-    sb_pack_begin(&p, buf, sizeof buf, SB_C_TELL, 0, 0);
-    sb_pack_u64(&p, SB_F_REQ, exec->call.req);
-    sb_box_call(exec->box, NULL, buf, p.len, NULL, 0, NULL);
+    static const uint16_t types[] = {SB_C_KILL, SB_C_TELL};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        unsigned char buf[64];
+        struct sb_packer p;
+        sb_pack_begin(&p, buf, sizeof buf, types[i], 0, 0);
+        sb_pack_u64(&p, SB_F_REQ, exec->call.req);
+        sb_box_call(exec->box, NULL, buf, p.len, NULL, 0, NULL);
+    }
 }
 
 /* Completes with what there is; err NULL: success, if it is known how the command ended. */
@@ -355,6 +359,9 @@ static void exec_lost(struct sb_watch *watch, const struct sb_error *err)
     struct exec *exec = EXEC_OF(watch, watch);
     capture_drain(&exec->out);
     capture_drain(&exec->err);
+    /* Closed by this program, which is told that it failed and holds the command no longer. */
+    if (exec->state == RUNNING && err->kind == SB_ERR_CLOSED)
+        sb_proc_kill_anyway(exec->box, exec->serial, exec->pid);
     finish(exec, err);
 }
 
@@ -429,6 +436,7 @@ static void answered(struct sb_call *call, const struct sb_answer *answer)
     const char *wrong;
     int fds[3], rc;
     exec->serial = sb_read_u64(&answer->fields, SB_F_SERIAL, 0);
+    exec->pid = sb_read_u64(&answer->fields, SB_F_PID, 0);
     if (exec->op == NULL) {
         if (answer->type == SB_REPLY)
             sb_proc_kill(exec->box, exec->serial);
@@ -498,7 +506,7 @@ static void cancelled(struct sb_op *op, void *owner)
     if (exec->state == RUNNING)
         sb_proc_kill(exec->box, exec->serial);
     else
-        send_tell(exec);
+        kill_asked(exec);
     sb_timer_set(&exec->timer, sb_now() + KILL_LIMIT_NS);
 }
 

@@ -533,6 +533,15 @@ static struct sb_release *release_new(struct sb_box *box, uint64_t serial, uint6
     return release;
 }
 
+void sb_proc_kill_anyway(struct sb_box *box, uint64_t serial, uint64_t pid)
+{
+    struct sb_release *release = release_new(box, serial, pid);
+    if (release == NULL)
+        return;
+    sb_release_fire(release, NULL);
+    sb_release_unref(release);
+}
+
 struct sb_release *sb_process_release(struct sb_process *process)
 {
     return release_new(process->box, process->serial, process->pid);

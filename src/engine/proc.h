@@ -12,6 +12,8 @@ const char *sb_proc_take_streams(const struct sb_answer *answer, int out[3]);
 
 /* Ends the whole tree of a command, without waiting for it. [io] */
 void sb_proc_kill(struct sb_box *box, uint64_t serial);
+/* Also when the connection it was started on has been closed. [io] */
+void sb_proc_kill_anyway(struct sb_box *box, uint64_t serial, uint64_t pid);
 
 /* ---- exec ---- */
 

@@ -135,7 +135,9 @@ enum sb_msg_type {
                         streams and SB_EXITED carry that one's fields, last of all data and data_err */
     SB_C_SIGNAL, /* serial, signal, group -> count: how many processes it was delivered to */
     SB_C_KILL, /* serial, signal, grace_ms: the whole tree, KILL after the grace; answered when the
-                        leader has been reaped and the tree is empty -> count */
+                        leader has been reaped and the tree is empty -> count. Instead of serial, req: of an
+                        SB_C_EXEC with `whole` that has not been answered; without both: all such of this
+                        connection. Then KILL at once -> reply */
     SB_C_WAIT, /* serial -> SB_EXITED as the answer, at once or when it ends */
     SB_C_ATTACH, /* serial | pid | tag; start_ns (0 = any), lease -> SB_PART: stream, data (the tail),
                         then a process record with streams and fds when lease was asked for and given */

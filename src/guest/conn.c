@@ -330,7 +330,7 @@ static void conn_ready(struct watch *w, uint32_t events)
     if (guest.frozen != FREEZE_NOT)
         control_catch_up();
     n = msg_receive(w->fd, &r);
-    if (n == -EAGAIN)
+    if (n == -EAGAIN || n == -ECONNRESET) /* what it has sent before it went comes next */
         return;
     r.conn = c;
     c->taken++;

@@ -39,6 +39,13 @@ static struct proc *proc_find(const struct request *r)
     return ended;
 }
 
+static int names_one(const struct request *r)
+{
+    struct sb_field_view tag;
+    return sb_read_u64(&r->fields, SB_F_SERIAL, 0) != 0 ||
+           sb_read_u64(&r->fields, SB_F_PID, 0) != 0 || sb_read_find(&r->fields, SB_F_TAG, &tag);
+}
+
 static void pack_record(struct sb_packer *a, const struct proc *p)
 {
     sb_pack_u64(a, SB_F_SERIAL, p->serial);
@@ -99,6 +106,24 @@ static void request_kill(struct request *r, struct proc *p)
         proc_ended(p);
     p->recheck_step = 0;
     proc_settle(p, now);
+}
+
+/* Of those whom the asker does not know yet: the one with this request, or all. */
+static void request_kill_held(struct request *r)
+{
+    uint64_t req = sb_read_u64(&r->fields, SB_F_REQ, 0);
+    struct proc *next;
+    for (struct proc *p = procs; p != NULL; p = next) {
+        next = p->next;
+        if (p->held == 0 || p->owner != r->conn || (req != 0 && p->held != req))
+            continue;
+        started_tell_held(p);
+        tree_signal(p, SIGKILL);
+        p->killed = 1;
+        p->recheck_step = 0;
+        proc_settle(p, sys_now_ms());
+    }
+    conn_reply(r->conn, r->head.req);
 }
 
 static void request_attach(struct request *r, struct proc *p)
@@ -230,6 +255,10 @@ void proc_request(struct request *r)
         return;
     }
     p = proc_find(r);
+    if (p == NULL && r->head.type == SB_C_KILL && !names_one(r)) {
+        request_kill_held(r);
+        return;
+    }
     if (p == NULL) {
         conn_error(r->conn, r->head.req, "NotFound", 0, NULL, "no such process", NULL);
         return;

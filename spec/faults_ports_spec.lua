@@ -6,6 +6,7 @@
 local helper = require "spec.helper"
 local inside = require "spec.support.inside"
 local sandbar = require "sandbar"
+local websocket = require "spec.support.websocket"
 
 local SERVER = [==[
 import socket, sys, threading, time
@@ -127,12 +128,71 @@ describe("faults of ports:", function()
         local r = sandbar.assert(fetch(box, "/fat" .. n * 1024, { headers = { ["X-Fat"] = ("g"):rep(n * 1024) } }))
         assert.equal(n * 1024, #r.headers["x-fat"])
         assert.is_true(tonumber(r.body) > n * 1024)
+        local order = {}
+        for name, value in r.headers:each() do
+          if name:lower() == "set-cookie" then
+            order[#order + 1] = value
+          end
+        end
+        assert.equal(20, #order)
+        assert.equal("n0=0", order[1])
+        assert.equal("n19=19", order[20])
         local c = sandbar.assert(box:port(3000):connect())
         sandbar.assert(c:write("GET /fat10 HTTP/1.0\r\n\r\n"))
         local _, cookies = sandbar.assert(c:read("a", { timeout = 10 })):gsub("Set%-Cookie: ", "")
         assert.equal(20, cookies)
         c:close()
       end
+      server:close()
+    end)
+  end)
+
+  it("requests sent one behind the other, before the first was answered, lost some (B43)", function()
+    with_box(function(box)
+      sandbar.assert(box.files:write("pipelined.py", [==[
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        body = self.path.encode()
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *args): pass
+http.server.HTTPServer(("127.0.0.1", 3000), Handler).serve_forever()
+]==]))
+      local server = sandbar.assert(box:start { "python3", "pipelined.py" })
+      sandbar.assert(box:port(3000):wait { timeout = 20 })
+      local c = sandbar.assert(box:port(3000):connect())
+      local requests, answers = {}, {}
+      for i = 1, 50 do
+        requests[i] = ("GET /%d HTTP/1.1\r\nHost: localhost\r\n%s\r\n"):format(i, i == 50 and "Connection: close\r\n" or "")
+      end
+      sandbar.assert(c:write(table.concat(requests)))
+      for body in sandbar.assert(c:read("a", { timeout = 20 })):gmatch("\r\n\r\n/(%d+)") do
+        answers[#answers + 1] = tonumber(body)
+      end
+      assert.equal(50, #answers)
+      for i = 1, 50 do
+        assert.equal(i, answers[i])
+      end
+      c:close()
+      server:close()
+    end)
+  end)
+
+  it("a websocket that was silent for two minutes was cut (B43)", function()
+    with_box(function(box)
+      sandbar.assert(box.files:write("websocket.py", websocket.SERVER))
+      local server = sandbar.assert(box:start { "python3", "websocket.py", "127.0.0.1", "3000" })
+      sandbar.assert(box:port(3000):wait { timeout = 20 })
+      local ws = sandbar.assert(box:port(3000):websocket("/echo"))
+      sandbar.assert(ws:send("before"))
+      assert.equal("before", (ws:receive { timeout = 10 }))
+      local _, err = ws:receive { timeout = 120 }
+      assert.equal("Timeout", err.kind)
+      sandbar.assert(ws:send("after"))
+      assert.equal("after", (ws:receive { timeout = 10 }))
+      ws:close()
       server:close()
     end)
   end)

@@ -10,6 +10,10 @@
  * The child branches away inside the assembly, so that the compiler never sees a call that returns twice
  * and cannot share a stack slot between the two. */
 
+/* SYS_START: guest_main(the stack as the kernel left it), on a stack of our own (stack.c). */
+#define STACK_BYTES 131072
+#define STACK_END "guest_stack + 131072"
+
 #if defined(__x86_64__)
 
 static inline long sys_call(long n, long a, long b, long c, long d, long e, long f)
@@ -65,7 +69,8 @@ static inline long sys_spawn3(void *args, size_t size, void (*fn)(void *), void 
 
 #define SYS_START                                                 \
     __asm__(".globl _start\n.type _start, @function\n_start:\n\t" \
-            "xor %ebp, %ebp\n\tmov %rsp, %rdi\n\tand $-16, %rsp\n\tcall guest_main\n\tud2\n")
+            "xor %ebp, %ebp\n\tmov %rsp, %rdi\n\t"                \
+            "mov $" STACK_END ", %esp\n\tcall guest_main\n\tud2\n")
 
 #elif defined(__aarch64__)
 
@@ -126,7 +131,10 @@ static inline long sys_spawn3(void *args, size_t size, void (*fn)(void *), void 
 
 #define SYS_START                                                 \
     __asm__(".globl _start\n.type _start, %function\n_start:\n\t" \
-            "mov x29, xzr\n\tmov x0, sp\n\tbl guest_main\n\tbrk #0\n")
+            "mov x29, xzr\n\tmov x0, sp\n\t"                      \
+            "adrp x1, " STACK_END "\n\t"                          \
+            "add x1, x1, :lo12:" STACK_END "\n\t"                 \
+            "mov sp, x1\n\tbl guest_main\n\tbrk #0\n")
 
 #else
 #error "pid 1 knows x86_64 and aarch64"

@@ -109,6 +109,9 @@ void control_catch_up(void);
 void control_send(const struct sb_packer *p);
 void control_reply(uint32_t req);
 
+/* stack.c: gives back the stack that the kernel made for us. */
+void stack_leave(const unsigned long *old);
+
 /* memory.c: what a limit of memory means to commands. */
 void memory_start(int oom);
 uint64_t memory_killed(void); /* how many processes the kernel has killed since the start */

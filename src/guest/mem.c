@@ -15,8 +15,18 @@ struct piece {
 };
 
 static struct piece *spare[CLASS_MAX + 1];
+/* The first is where our other memory is: elsewhere its first page would cost up to three page tables. */
+static char first[CHUNK] __attribute__((aligned(4096)));
 static char *chunk;
 static size_t chunk_left;
+
+static void chunk_next(void)
+{
+    chunk = chunk == NULL
+                ? first
+                : sys_mmap(CHUNK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    chunk_left = chunk == NULL ? 0 : CHUNK;
+}
 
 void *memcpy(void *to, const void *from, size_t n)
 {
@@ -98,8 +108,7 @@ void *mem_alloc(size_t n)
         spare[class] = p->next;
     } else {
         if (chunk_left < whole) {
-            chunk = sys_mmap(CHUNK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-            chunk_left = chunk == NULL ? 0 : CHUNK;
+            chunk_next();
             if (chunk == NULL)
                 return NULL;
         }

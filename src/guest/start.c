@@ -73,8 +73,8 @@ static void default_signals(void)
             SYS4(__NR_rt_sigaction, sig, &action, NULL, 8);
 }
 
-_Noreturn void guest_main(void);
-__attribute__((used)) _Noreturn void guest_main(void)
+_Noreturn void guest_main(const unsigned long *stack);
+__attribute__((used)) _Noreturn void guest_main(const unsigned long *stack)
 {
     SYS5(__NR_prctl, 4 /* PR_SET_DUMPABLE */, 0, 0, 0, 0);
     guest.control.fd = guest.listener.fd = guest.children.fd = guest.timer.fd = -1;
@@ -90,6 +90,7 @@ __attribute__((used)) _Noreturn void guest_main(void)
     sys_fcntl(FD_LISTEN, F_SETFD, 1);
     sys_fcntl(FD_LISTEN, F_SETFL, O_NONBLOCK);
     loop_watch(&guest.listener, FD_LISTEN, EPOLLIN, listener_ready);
+    stack_leave(stack);
     drop_capabilities();
     default_signals();
     SYS1(__NR_umask, 022);

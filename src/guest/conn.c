@@ -326,8 +326,9 @@ static void conn_ready(struct watch *w, uint32_t events)
             conn_kill(c);
         return;
     }
-    /* Whoever knows of a thaw was told by the supervisor, which has told us before. */
-    if (guest.frozen != FREEZE_NOT)
+    /* Whoever knows of a thaw was told by the supervisor, which has told us before. And leaves that have been asked
+     * for may be there. */
+    if (guest.frozen != FREEZE_NOT || (guest.leaves_asked && guest.nleaves == 0))
         control_catch_up();
     n = msg_receive(w->fd, &r);
     if (n == -EAGAIN || n == -ECONNRESET) /* what it has sent before it went comes next */

@@ -8,7 +8,7 @@
 #include "proc.h"
 #include "str.h"
 
-enum { WALK_ROUNDS = 32, WALK_PATIENCE = 15000000 /* ns */, LEAVES_LOW = 2, PARKED_MAX = 16 };
+enum { WALK_ROUNDS = 32, WALK_PATIENCE = 15000000 /* ns */, LEAVES_LOW = 1, PARKED_MAX = 16 };
 
 /* Leaves whose last processes were killed but may not be gone yet. */
 static struct leaf parked[PARKED_MAX];

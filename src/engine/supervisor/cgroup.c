@@ -274,7 +274,8 @@ static int add_leaves(struct sb_cgroup *g, const int *back, int n)
 {
     sb_latefd int tree = clone_group(g);
     g->each = tree >= 0 && own_procs(g, "cgroup.procs") == 0 ? 3 : 2;
-    for (int i = 0; i < SB_LEAVES_FIRST; i++)
+    const int more = g->leaves == 0 ? SB_LEAVES_FIRST : SB_LEAVES_MORE;
+    for (int i = 0; i < more; i++)
         if (add_leaf(g, tree, i < n ? back[i] : -1) < 0)
             return -1;
     return 0;

@@ -5,7 +5,9 @@
 
 #include "sup.h"
 
-enum { SB_LEAVES_FIRST = 4, SB_LEAVES_MAX = 1024 };
+/* How many are made with a group, and how many each time that pid 1 runs out: a leaf costs the machine some
+ * 10 kB, and most sandboxes run one command at a time. */
+enum { SB_LEAVES_FIRST = 2, SB_LEAVES_MORE = 4, SB_LEAVES_MAX = 1024 };
 
 /* The group of one sandbox. `name` empty: there is none. `leaves` counts those ever made. The
  * descriptors in `fd` belong to the supervisor until pid 1 has got them: for each leaf cgroup.procs,
@@ -15,9 +17,9 @@ struct sb_cgroup {
     int dir;
     int leaves;
     uid_t root; /* the id of root inside, who may start processes in the leaves */
-    int fd[3 * SB_LEAVES_FIRST];
+    int fd[3 * SB_LEAVES_MORE];
     int nfds, each;
-    int number[SB_LEAVES_FIRST]; /* of the leaves in `fd` */
+    int number[SB_LEAVES_MORE]; /* of the leaves in `fd` */
 };
 
 bool sb_cgroup_have(void);
@@ -26,8 +28,7 @@ void sb_cgroup_start(void);
 void sb_cgroup_leave(void);
 /* Without leaves yet; 0 or -1 and errno. */
 int sb_cgroup_make(struct sb_cgroup *g, uid_t root);
-/* SB_LEAVES_FIRST more leaves in `fd`, first those whose `n` numbers pid 1 gives back: removed and
- * made anew. */
+/* More leaves in `fd`, at first those whose `n` numbers pid 1 gives back: removed and made anew. */
 int sb_cgroup_more(struct sb_cgroup *g, const int *back, int n);
 void sb_cgroup_handed(struct sb_cgroup *g); /* closes what is in `fd` */
 /* An existing one, after a restart. */

@@ -165,8 +165,8 @@ static void give_leaves(struct sb_box *b, const struct sb_wire_in *in)
     struct sb_packer p;
     struct sb_reader walk = in->fields;
     struct sb_field_view v;
-    int back[SB_LEAVES_FIRST], n = 0;
-    while (sb_read_field(&walk, &v) == 1 && n < SB_LEAVES_FIRST)
+    int back[SB_LEAVES_MORE], n = 0;
+    while (sb_read_field(&walk, &v) == 1 && n < SB_LEAVES_MORE)
         if (v.tag == SB_F_LEAF && sb_field_u64(&v, SB_LEAVES_MAX) < SB_LEAVES_MAX)
             back[n++] = (int)sb_field_u64(&v, 0);
     if (sb_cgroup_more(&b->group, back, n) < 0)

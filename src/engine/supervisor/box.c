@@ -129,7 +129,7 @@ void sb_box_forget(struct sb_box *b)
     sb_close(&b->user);
     sb_close(&b->image);
     sb_close(&b->disk);
-    sb_dissolve(b->mounts);
+    sb_dissolve(b->mounts, b->rec.limit_disk != 0);
     sb_birth_give(b->birth);
     sb_slot_reserve(b->rec.range, false);
     while (b->waiters != NULL) {

@@ -2,9 +2,12 @@
 #ifndef SB_DISSOLVE_H
 #define SB_DISSOLVE_H
 
+#include <stdbool.h>
+
 /* The mount namespace of the process behind `pidfd`, so that its end does not dissolve it; -1: it will
  * (too many are under way, or an older kernel). For sb_dissolve, which takes -1 as well. */
 int sb_dissolve_hold(int pidfd);
-void sb_dissolve(int fd);
+/* `slow`: it may take seconds, as a file system does that is synced first. */
+void sb_dissolve(int fd, bool slow);
 
 #endif

@@ -268,6 +268,7 @@ void sb_life_ended(struct sb_box *b)
     struct sb_cgroup group = b->group;
     struct sb_limits limits = b->limits;
     int mounts = b->mounts;
+    const bool slow = b->rec.limit_disk != 0;
     b->group = (struct sb_cgroup){.dir = -1};
     b->limits = (struct sb_limits){.dir = {-1, -1}};
     b->mounts = -1;
@@ -316,7 +317,7 @@ void sb_life_ended(struct sb_box *b)
     }
     sb_cgroup_remove(&group);
     sb_limits_drop(&limits);
-    sb_dissolve(mounts);
+    sb_dissolve(mounts, slow);
 }
 
 static void owner_ready(struct sb_source *src, uint32_t events)

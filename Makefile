@@ -471,7 +471,7 @@ rock:
 # --- packages -------------------------------------------------------------------------------------
 
 # Debian 12. luajit2 is the branch nginx's Lua module needs; it provides the `luajit` command and replaces
-# the stock luajit. bubblewrap, crun and wrk are peers in the benchmarks.
+# the stock luajit. bubblewrap, crun, passt (pasta) and wrk are peers in the benchmarks.
 DEPS := gcc make pkg-config binutils libc6-dev \
 	lua5.1 lua5.2 lua5.3 lua5.4 luajit2 \
 	liblua5.1-0-dev liblua5.2-dev liblua5.3-dev liblua5.4-dev libluajit2-5.1-dev \
@@ -480,7 +480,7 @@ DEPS := gcc make pkg-config binutils libc6-dev \
 	python3 curl ca-certificates procps uidmap iproute2 \
 	clang clang-format clang-tidy cppcheck valgrind \
 	e2fsprogs nginx-light libnginx-mod-http-lua lua-resty-core lua-resty-lrucache \
-	bubblewrap crun wrk
+	bubblewrap crun passt wrk
 .PHONY: deps
 deps:
 	@.ci/deps $(DEPS)

@@ -181,12 +181,18 @@ static int l_pin(lua_State *L)
     return 0;
 }
 
-/* unpin(): this thread and its children run anywhere again. */
+static int l_pid(lua_State *L)
+{
+    lua_pushinteger(L, getpid());
+    return 1;
+}
+
+/* unpin([pid]): that process, or this thread, runs anywhere again. */
 static int l_unpin(lua_State *L)
 {
     cpu_set_t set;
     memset(&set, 0xff, sizeof set);
-    if (sched_setaffinity(0, sizeof set, &set) != 0)
+    if (sched_setaffinity((pid_t)luaL_optinteger(L, 1, 0), sizeof set, &set) != 0)
         return luaL_error(L, "sched_setaffinity: %s", strerror(errno));
     return 0;
 }
@@ -248,6 +254,7 @@ static const luaL_Reg functions[] = {
     {"umount", l_umount},
     {"sync", l_sync},
     {"start", l_start},
+    {"pid", l_pid},
     {"pin", l_pin},
     {"unpin", l_unpin},
     {"stop", l_stop},

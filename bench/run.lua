@@ -91,7 +91,7 @@ function bench.supervisor()
   end
 end
 
-local all = { "lifecycle", "pauses", "exec", "streams", "files", "watch", "ports", "nginx", "scale" }
+local all = { "lifecycle", "pauses", "exec", "streams", "files", "watch", "ports", "relay", "nginx", "scale" }
 local wanted = #arg > 0 and arg or all
 
 bench.root = assert(io.popen("mktemp -d /tmp/sbb.XXXXXX"):read("l"))

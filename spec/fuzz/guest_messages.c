@@ -117,6 +117,10 @@ void control_catch_up(void)
 {
 }
 
+void control_await_leaves(void)
+{
+}
+
 void control_reply(uint32_t req)
 {
     (void)req;

@@ -326,10 +326,10 @@ static void conn_ready(struct watch *w, uint32_t events)
             conn_kill(c);
         return;
     }
-    /* Whoever knows of a thaw was told by the supervisor, which has told us before. And leaves that have been asked
-     * for may be there. */
-    if (guest.frozen != FREEZE_NOT || (guest.leaves_asked && guest.nleaves == 0))
+    /* Whoever knows of a thaw was told by the supervisor, which has told us before. */
+    if (guest.frozen != FREEZE_NOT)
         control_catch_up();
+    control_await_leaves();
     n = msg_receive(w->fd, &r);
     if (n == -EAGAIN || n == -ECONNRESET) /* what it has sent before it went comes next */
         return;

@@ -6,7 +6,10 @@
 #include "str.h"
 #include "worker.h"
 
-enum { LEAVES_BACK = 4 }; /* given back at once: as many as come in their place */
+enum {
+    LEAVES_BACK = 4, /* given back at once: as many as come in their place */
+    LEAVES_WAIT_NS = 5000000,
+};
 
 void control_send(const struct sb_packer *p)
 {
@@ -83,7 +86,7 @@ static void take_leaves(struct request *r)
     unsigned each = (unsigned)sb_read_u64(&r->fields, SB_F_LEAF_FDS, 2);
     struct sb_reader at = r->fields;
     struct sb_field_view f;
-    guest.leaves_asked = 0;
+    guest.leaves_asked = LEAVES_NOT;
     if (each != 2 && each != 3)
         return;
     for (unsigned i = 0; i + each <= r->nfds && guest.nleaves < MAX_LEAVES; i += each) {
@@ -105,9 +108,9 @@ void control_need_leaves(void)
 {
     struct sb_packer p;
     unsigned kept = 0, back = 0;
-    if (guest.leaves_asked || guest.control.fd < 0)
+    if (guest.leaves_asked != LEAVES_NOT || guest.control.fd < 0)
         return;
-    guest.leaves_asked = 1;
+    guest.leaves_asked = LEAVES_ASKED;
     answer_begin(&p, SB_G_NEED_LEAVES, 0);
     for (unsigned i = 0; i < guest.nleaves; i++) {
         if (leaf_fresh(&guest.leaves[i]) || back == LEAVES_BACK) {
@@ -120,6 +123,22 @@ void control_need_leaves(void)
     }
     guest.nleaves = kept;
     control_send(&p);
+}
+
+/* They take a fraction of a millisecond, and a command without one has a tree that is harder to kill. A supervisor
+ * that has not answered in time is not waited for again. */
+void control_await_leaves(void)
+{
+    struct {
+        int fd;
+        short events, revents;
+    } p = {guest.control.fd, 1 /* POLLIN */, 0};
+    struct sys_timespec limit = {0, LEAVES_WAIT_NS};
+    if (guest.nleaves > 0 || guest.leaves_asked != LEAVES_ASKED || guest.control.fd < 0)
+        return;
+    guest.leaves_asked = LEAVES_AWAITED;
+    SYS5(__NR_ppoll, &p, 1, &limit, NULL, 8);
+    control_catch_up();
 }
 
 /* Read once, and no copy of it stays in the buffer that every later message goes through. */
@@ -224,7 +243,7 @@ static void control_lost(void)
     loop_unwatch(&guest.control);
     sys_close(guest.control.fd);
     guest.control.fd = -1;
-    guest.leaves_asked = 0;
+    guest.leaves_asked = LEAVES_NOT;
     guest.alone_ms = sys_boot_ms();
     life_changed();
 }

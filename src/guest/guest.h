@@ -61,7 +61,7 @@ struct guest {
 
     struct leaf leaves[MAX_LEAVES];
     unsigned nleaves;
-    int leaves_asked;
+    enum { LEAVES_NOT, LEAVES_ASKED, LEAVES_AWAITED } leaves_asked;
     int leaves_used; /* there have been leaves: trees are killed by them */
     int leaf_dirs;   /* and with directories: one without is used up */
 
@@ -100,6 +100,7 @@ void loop_wake_at(uint64_t ms);
 /* control.c */
 void control_adopt(int fd);
 void control_need_leaves(void);
+void control_await_leaves(void); /* if there are none, and some have been asked for */
 void control_stop_check(void);
 /* Ends pid 1 if its time is over, else says in how many milliseconds to look again (0: never). */
 uint64_t control_life_tick(void);

@@ -13,6 +13,7 @@ struct sb_conn;
 struct sb_metrics;
 struct sb_layers;
 struct sb_slot;
+struct sb_sync;
 struct sb_template;
 
 #define SB_HOSTNAME "sandbox"
@@ -49,9 +50,10 @@ struct sb_box {
     uint64_t clone_at;          /* likewise: pid 1's alone, once it has got it */
     int record;                 /* its record's file, likewise; -1 after, and of resumed ones */
     struct sb_network net;      /* its way to the world, if it has one */
-    int mounts;                 /* its mount namespace, from destroy on (dissolve.h); -1 */
+    int mounts;                 /* its mount namespace, once it is to end (dissolve.h); -1 */
     int image;                  /* of a limited disk, before it has its name (disk.h); -1 */
     int disk;                   /* likewise: its mount, until overlays are made of it; -1 */
+    struct sb_sync *sync;       /* of a pause, whose process is what `proc` is then; NULL */
     int user;                   /* of a spare, and until its set-up: namespace A; -1 */
     struct sb_waiter *waiters;
     enum sb_goal goal;

@@ -194,15 +194,28 @@ int sb_disk_mount(struct sb_box *b, int dir, struct sb_failure *f)
     return b->disk < 0 ? sb_failed_errno(f, "disk", "cannot mount the sandbox's disk") : 0;
 }
 
-void sb_disk_wait(int dir)
+/* In a process of its own, with the sandbox's directory at 3. */
+static void wait_and_sync(void)
 {
     const struct sigaction end = {.sa_handler = SIG_DFL};
-    sb_autofd int image = open_image(dir);
+    sb_autofd int image = open_image(3);
     sigaction(SIGALRM, &end, NULL);
     alarm(WAIT_S);
     if (image >= 0)
-        flock(image, LOCK_EX);
+        flock(image, LOCK_EX); /* nobody has it mounted any more */
     alarm(0);
+    syncfs(3);
+}
+
+int sb_disk_sync(int dir, struct sb_source *src, void (*ready)(struct sb_source *, uint32_t))
+{
+    pid_t pid = dir < 0 ? -1 : fork();
+    if (pid == 0) {
+        if (dup2(dir, 3) == 3 && close_range(4, ~0U, 0) == 0)
+            wait_and_sync();
+        _exit(0);
+    }
+    return sb_job_watch(src, pid, ready);
 }
 
 bool sb_disk_used(const struct sb_box *b, uint64_t *bytes)

@@ -16,8 +16,8 @@ int sb_disk_place(struct sb_box *b, int dir, struct sb_failure *f);
 int sb_disk_mount(struct sb_box *b, int dir, struct sb_failure *f);
 /* A detached mount of the image in `dir`, beside others that there may be. -1: see errno. */
 int sb_disk_open(int dir);
-/* Waits until nobody has the image in `dir` mounted. */
-void sb_disk_wait(int dir);
+/* A process waits until nobody has the image in `dir` mounted, and syncs. `ready` is called then. */
+int sb_disk_sync(int dir, struct sb_source *src, void (*ready)(struct sb_source *, uint32_t));
 bool sb_disk_used(const struct sb_box *b, uint64_t *bytes);
 
 #endif

@@ -85,6 +85,11 @@ static void dissolved(struct sb_source *src, uint32_t events)
     all.running--;
 }
 
+void sb_dissolve_gave(int fd)
+{
+    all.held -= fd >= 0;
+}
+
 void sb_dissolve(int fd, bool slow)
 {
     struct dissolver *d = all.each;

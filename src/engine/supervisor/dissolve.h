@@ -9,5 +9,7 @@
 int sb_dissolve_hold(int pidfd);
 /* `slow`: it may take seconds, as a file system does that is synced first. */
 void sb_dissolve(int fd, bool slow);
+/* One that is held is dropped by somebody else. */
+void sb_dissolve_gave(int fd);
 
 #endif

@@ -31,7 +31,8 @@ void sb_guest_kill(struct sb_box *b, const char *cause)
     sb_box_stir(b);
     b->dying = true;
     b->step_due_ms = sb_real_ms() + KILL_PATIENCE_MS;
-    pidfd_send_signal(b->proc.fd, SIGKILL, NULL, 0);
+    if (b->sync == NULL) /* that would not be ended sooner */
+        pidfd_send_signal(b->proc.fd, SIGKILL, NULL, 0);
     sb_loop_drop(&b->guest); /* after: it would wake pid 1 for nothing */
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "loop.h"
+#include "raw.h"
 #include "slot.h"
 
 /* What is below a sandbox's uppers and above its template, open. */
@@ -61,14 +62,12 @@ int sb_slot_make_dirs(int dir, const struct sb_template *t, struct sb_failure *f
 
 void sb_slot_clean_works(int dir)
 {
-    static const char *const work[] = {"w", "usr.w"};
-    static const char *const mark[] = {"incompat/volatile/dirty", "incompat/volatile", "incompat"};
-    for (size_t i = 0; i < sizeof work / sizeof *work; i++)
-        for (size_t k = 0; k < sizeof mark / sizeof *mark; k++) {
-            char path[64];
-            snprintf(path, sizeof path, "%s/work/%s", work[i], mark[k]);
-            unlinkat(dir, path, k == 0 ? 0 : AT_REMOVEDIR);
-        }
+    static const char *const mark[] = {
+        "w/work/incompat/volatile/dirty",     "w/work/incompat/volatile",     "w/work/incompat",
+        "usr.w/work/incompat/volatile/dirty", "usr.w/work/incompat/volatile", "usr.w/work/incompat",
+    };
+    for (size_t i = 0; i < sizeof mark / sizeof *mark; i++)
+        sb_sys(unlinkat, dir, mark[i], i % 3 == 0 ? 0 : AT_REMOVEDIR);
 }
 
 /* The mount of one overlay: lowers are what `sub` of the sealed layers (top first) is, then `lower`; upper and work are

@@ -16,11 +16,11 @@
 #include "dissolve.h"
 #include "freeze.h"
 #include "handover.h"
-#include "job.h"
 #include "metrics.h"
 #include "slot.h"
 #include "snapshot.h"
 #include "spare.h"
+#include "sync.h"
 #include "trash.h"
 
 enum { STOP_GRACE_MS = 1000, STOP_PATIENCE_MS = 10000, SWEEP_MS = 500 };
@@ -113,6 +113,13 @@ static void remove_and_forget(struct sb_box *b)
         sb_snapshot_prune();
 }
 
+/* Not with layers of the user's: whoever is told that it is gone may take them away. */
+static void hold_mounts(struct sb_box *b)
+{
+    if (b->mounts < 0 && b->rec.rootfs == NULL && b->sync == NULL)
+        b->mounts = sb_dissolve_hold(b->proc.fd);
+}
+
 void sb_life_destroy(struct sb_box *b)
 {
     bool again = b->goal == SB_GOAL_DESTROY;
@@ -126,9 +133,7 @@ void sb_life_destroy(struct sb_box *b)
     snprintf(path, sizeof path, "%s/record", b->rec.id);
     if (!again)
         unlinkat(sup.boxes, path, 0);
-    /* Not with layers of the user's: whoever is told that it is gone may take them away. */
-    if (b->mounts < 0 && b->rec.rootfs == NULL)
-        b->mounts = sb_dissolve_hold(b->proc.fd);
+    hold_mounts(b);
     sb_guest_kill(b, NULL);
 }
 
@@ -137,6 +142,8 @@ static void stop(struct sb_box *b)
     b->goal = SB_GOAL_PAUSE;
     b->rec.state = SB_BOX_STOPPING;
     b->step_due_ms = sb_real_ms() + STOP_PATIENCE_MS;
+    if (b->rec.limit_disk == 0) /* that has to be dissolved before it can be synced */
+        hold_mounts(b);
     if (sb_guest_stop(b, STOP_GRACE_MS) < 0)
         sb_guest_kill(b, NULL);
 }
@@ -199,7 +206,7 @@ static void synced(struct sb_source *src, uint32_t events)
     struct sb_box *b = SB_OWNER(src, struct sb_box, proc);
     (void)events;
     sb_box_stir(b);
-    sb_job_end(src, NULL);
+    sb_sync_end(&b->sync, src);
     b->dying = false;
     if (b->goal == SB_GOAL_DESTROY)
         remove_and_forget(b);
@@ -207,22 +214,20 @@ static void synced(struct sb_source *src, uint32_t events)
         paused(b);
 }
 
-/* A sync may take long, so that a process of its own waits for it. */
-static void sync_and_pause(struct sb_box *b)
+/* Takes `mounts`. Once it is answered its files may be mounted again. */
+static void sync_and_pause(struct sb_box *b, int mounts)
 {
-    int dir = sb_box_dir(b);
-    pid_t pid = dir < 0 ? -1 : fork();
-    if (pid == 0) {
-        if (dup2(dir, 3) == 3 && close_range(4, ~0U, 0) == 0) {
-            sb_slot_clean_works(3); /* so that no resume has to */
-            sb_disk_wait(3);
-            syncfs(3);
-        }
-        _exit(0);
+    sb_autofd int dir = sb_box_dir(b);
+    bool begun;
+    if (b->rec.limit_disk != 0) {
+        sb_dissolve(mounts, true);
+        begun = sb_disk_sync(dir, &b->proc, synced) == 0;
+    } else {
+        sb_dissolve_gave(mounts);
+        b->sync = sb_sync_start(dir, true, mounts, &b->proc, synced);
+        begun = b->sync != NULL;
     }
-    sb_close(&dir);
-    int fd = pid < 0 ? -1 : sb_lift(pidfd_open(pid, 0));
-    if (fd < 0 || sb_loop_add(&b->proc, fd, EPOLLIN, synced) < 0) {
+    if (!begun) {
         paused(b);
         return;
     }
@@ -302,7 +307,8 @@ void sb_life_ended(struct sb_box *b)
         remove_and_forget(b);
     } else if (goal == SB_GOAL_PAUSE &&
                !booting) { /* also one that was paused before it said that it is set up */
-        sync_and_pause(b);
+        sync_and_pause(b, mounts);
+        mounts = -1;
     } else if (fresh || booting) {
         settle_failed_start(b, &why, !fresh);
     } else {

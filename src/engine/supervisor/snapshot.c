@@ -23,6 +23,7 @@
 #include "named.h"
 #include "slot.h"
 #include "snapjob.h"
+#include "sync.h"
 #include "template.h"
 #include "trash.h"
 
@@ -37,6 +38,7 @@ struct snapshot {
     struct sb_list note;    /* likewise: the text that is kept with a step */
     struct sb_source maker; /* pidfd of the process that a temporary one ends with */
     struct sb_source job;   /* the process that copies and syncs */
+    struct sb_sync *sync;   /* it does nothing but that; NULL: it does more */
     struct sb_conn *asker;  /* NULL: gone */
     uint32_t req;
     char box[SB_ID_MAX + 1]; /* that is being copied; "": none stands still for it */
@@ -215,15 +217,23 @@ static void exchange(const struct snapshot *s, struct sb_box *b)
     sb_snapshot_prune();
 }
 
+static void declare(struct snapshot *s)
+{
+    s->whole = true;
+    answer(s, NULL);
+    if (s->unwanted)
+        drop(s);
+}
+
 /* The process that copies or syncs has ended. */
 static void job_done(struct sb_source *src, uint32_t events)
 {
     struct snapshot *s = SB_OWNER(src, struct snapshot, job);
     struct sb_box *b = s->box[0] != '\0' ? sb_box_find(s->box) : NULL;
     struct sb_failure f;
-    (void)events;
-    int err = sb_job_end(src, NULL), rc = 0;
     bool stands = b != NULL && b->copied;
+    int err = sb_sync_end(&s->sync, src), rc = 0;
+    (void)events;
     if (err != 0)
         rc = sb_failed(&f, NULL, err, "snapshot", "cannot copy the sandbox's files");
     if (rc == 0 && s->half[0] != '\0')
@@ -238,10 +248,7 @@ static void job_done(struct sb_source *src, uint32_t events)
         failed(s, &f);
         return;
     }
-    s->whole = true;
-    answer(s, NULL);
-    if (s->unwanted)
-        drop(s);
+    declare(s);
 }
 
 static int start_job(struct snapshot *s, const struct sb_snapjob *j, struct sb_failure *f)
@@ -250,6 +257,19 @@ static int start_job(struct snapshot *s, const struct sb_snapjob *j, struct sb_f
     if (sb_job_watch(&s->job, pid, job_done) == 0)
         return 0;
     return sb_failed_errno(f, "snapshot", "cannot start the copy");
+}
+
+/* Of one whose layers are there; a temporary one need not outlast a power cut. */
+static int start_sync(struct snapshot *s, struct sb_failure *f)
+{
+    if (!s->rec.owned) {
+        s->sync = sb_sync_start(sup.layers, false, -1, &s->job, job_done);
+        return s->sync != NULL ? 0 : sb_failed_errno(f, "snapshot", "cannot start the sync");
+    }
+    if (write_record(s, f) < 0)
+        return -1;
+    declare(s);
+    return 0;
 }
 
 /* A new layer, under its temporary name. */
@@ -336,17 +356,16 @@ static int seal(struct snapshot *s, struct sb_box *b, struct sb_failure *f)
         if (!sb_list_has(&s->rec.layers, e, strlen(e)) &&
             sb_list_add(&s->rec.layers, e, strlen(e)) < 0)
             return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
-    sb_autofd int layer = s->merge ? make_layer(s, f) : -1;
-    if (s->merge && layer < 0)
+    if (!s->merge)
+        return start_sync(s, f);
+    sb_autofd int layer = make_layer(s, f);
+    if (layer < 0)
         return -1;
-    const struct sb_snapjob j = {dir,   layer,         s->merge ? &s->rec.layers : NULL,
-                                 false, !s->rec.owned, false};
+    const struct sb_snapjob j = {dir, layer, &s->rec.layers, false, !s->rec.owned, false};
     if (start_job(s, &j, f) < 0)
         return -1;
-    if (s->merge) { /* and until then it stays at rest */
-        snprintf(s->box, sizeof s->box, "%s", b->rec.id);
-        b->copied = true;
-    }
+    snprintf(s->box, sizeof s->box, "%s", b->rec.id); /* and until then it stays at rest */
+    b->copied = true;
     return 0;
 }
 

@@ -164,6 +164,28 @@ describe("unclean:", function()
     assert.same({}, sandbar.assert(sandboxes:list()))
   end)
 
+  it("a snapshot whose record a power cut has left empty was never one, and keeps nothing from being cleared away", function()
+    local box = sandbar.assert(sandboxes:create())
+    sandbar.assert(box:pause { keep = "disk" })
+    sandbar.assert(box:snapshot("whole"))
+    local pid = inside.supervisor(helper.root())
+    helper.shell("kill -9 " .. pid)
+    local dir = helper.root() .. "/v1/"
+    assert(lfs.mkdir(dir .. "n/half"))
+    helper.write_file(dir .. "n/half/record", "")
+    assert(lfs.mkdir(dir .. "l/nobodys"))
+    local names = {}
+    for i, one in ipairs(sandbar.assert(sandboxes.snapshots:list())) do
+      names[i] = one.name
+    end
+    assert.same({ "whole" }, names)
+    assert.is_nil(lfs.attributes(dir .. "n/half"))
+    assert.is_nil(lfs.attributes(dir .. "l/nobodys"))
+    sandbar.assert(box:destroy())
+    box:close()
+    sandbar.assert(sandboxes.snapshots:delete("whole"))
+  end)
+
   it("a command that runs while its sandbox is destroyed ends with NotFound or NotRunning, soon", function()
     for i = 1, 10 do
       local box = sandbar.assert(sandboxes:create { id = "torn" .. i })

@@ -190,6 +190,9 @@ static void adopt(const char *id, int dir)
         return;
     } else if (state == SB_BOX_RUNNING || frozen) {
         died(b, !same_boot);
+    } else if (state == SB_BOX_PAUSED && same_boot && b->rec.pid1.pid != 0) {
+        sb_life_sync(
+            b); /* of a pid 1 that has ended: the pause was under way, or is not written down */
     }
     /* Whatever state it is in: it goes with its owner. */
     if (b->rec.owned)

@@ -270,6 +270,7 @@ int sb_boot_resume(struct sb_box *b, struct sb_failure *f)
     sb_autofd int dir = sb_box_dir(b);
     if (dir < 0)
         return sb_failed_errno(f, "directory", "open");
+    b->on_disk = false;
     if (b->rec.seal[0] != '\0') { /* a snapshot was interrupted */
         if (sb_layers_seal(&b->rec, dir, f) < 0)
             return -1;

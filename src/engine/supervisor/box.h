@@ -53,6 +53,7 @@ struct sb_box {
     int mounts;                 /* its mount namespace, once it is to end (dissolve.h); -1 */
     int image;                  /* of a limited disk, before it has its name (disk.h); -1 */
     int disk;                   /* likewise: its mount, until overlays are made of it; -1 */
+    bool on_disk;               /* at rest, and everything it has written was synced */
     struct sb_sync *sync;       /* of a pause, whose process is what `proc` is then; NULL */
     int user;                   /* of a spare, and until its set-up: namespace A; -1 */
     struct sb_waiter *waiters;
@@ -132,6 +133,8 @@ void sb_life_destroy(struct sb_box *b);                    /* answers the waiter
 int sb_life_pause(struct sb_box *b, struct sb_failure *f); /* without memory */
 /* Back to running, from whatever a pause kept. -1 and *f: it stays as it is. */
 int sb_life_resume(struct sb_box *b, struct sb_failure *f);
+/* Of a pause of an earlier supervisor: what it may not have waited for. */
+void sb_life_sync(struct sb_box *b);
 void sb_life_paused(struct sb_box *b); /* it is: answers whoever waits, or resumes for him */
 /* A pause with memory came to nothing. One whose lifetime has ended is then paused without. */
 void sb_life_not_paused(struct sb_box *b, const struct sb_failure *f);

@@ -116,7 +116,7 @@ static void remove_and_forget(struct sb_box *b)
 /* Not with layers of the user's: whoever is told that it is gone may take them away. */
 static void hold_mounts(struct sb_box *b)
 {
-    if (b->mounts < 0 && b->rec.rootfs == NULL && b->sync == NULL)
+    if (b->mounts < 0 && b->rec.rootfs == NULL && b->rec.pid1.pid != 0)
         b->mounts = sb_dissolve_hold(b->proc.fd);
 }
 
@@ -206,7 +206,7 @@ static void synced(struct sb_source *src, uint32_t events)
     struct sb_box *b = SB_OWNER(src, struct sb_box, proc);
     (void)events;
     sb_box_stir(b);
-    sb_sync_end(&b->sync, src);
+    b->on_disk = sb_sync_end(&b->sync, src) == 0;
     b->dying = false;
     if (b->goal == SB_GOAL_DESTROY)
         remove_and_forget(b);
@@ -233,6 +233,15 @@ static void sync_and_pause(struct sb_box *b, int mounts)
     }
     b->goal = SB_GOAL_PAUSE;
     b->rec.state = SB_BOX_STOPPING;
+}
+
+void sb_life_sync(struct sb_box *b)
+{
+    memset(&b->rec.pid1, 0, sizeof b->rec.pid1);
+    sb_life_stands(b);
+    b->rec.deadline_ms = b->rec.ends_ms = 0;
+    b->rec.settled = true;
+    sync_and_pause(b, -1);
 }
 
 /* A create or resume that did not come to be. */

@@ -2,8 +2,9 @@
  *
  * Of a sandbox at rest nothing is copied: its uppers become a layer, and the sandbox and its copies get fresh ones
  * above it. The sandbox's record says so first; whoever finds it half done does the rest. The uppers of a running one
- * are copied while it stands still, since a mounted upper cannot change hands. Both end with a sync, in a process of
- * its own, after which the snapshot's record is written and the asker hears of it. */
+ * are copied while it stands still, since a mounted upper cannot change hands. Then come a sync, in a process of its own,
+ * the snapshot's record, which says that it is whole, and a sync of that, before the asker hears of it. One sync is enough
+ * if the files have been synced before, by a pause: what is new then are names, and they reach the disk in this order. */
 #include "snapshot.h"
 
 #include <errno.h>
@@ -44,7 +45,8 @@ struct snapshot {
     char box[SB_ID_MAX + 1]; /* that is being copied; "": none stands still for it */
     char half[24];           /* the layer being copied, under its temporary name; "": none */
     bool merge;              /* the layers so far become one, lest they be ever more */
-    bool waiting, whole;     /* for the box to stand; it is on the disk */
+    bool waiting, noted;     /* for the box to stand; the record was there when the sync began */
+    bool whole;              /* it is on the disk */
     bool unwanted;           /* its maker has gone */
 };
 
@@ -213,6 +215,7 @@ static void exchange(const struct snapshot *s, struct sb_box *b)
         b->rec.layers = before;
         before = after;
     }
+    b->on_disk = b->on_disk && !s->rec.owned;
     free(before.data);
     sb_snapshot_prune();
 }
@@ -224,6 +227,8 @@ static void declare(struct snapshot *s)
     if (s->unwanted)
         drop(s);
 }
+
+static int start_sync(struct snapshot *s, struct sb_failure *f);
 
 /* The process that copies or syncs has ended. */
 static void job_done(struct sb_source *src, uint32_t events)
@@ -238,17 +243,22 @@ static void job_done(struct sb_source *src, uint32_t events)
         rc = sb_failed(&f, NULL, err, "snapshot", "cannot copy the sandbox's files");
     if (rc == 0 && s->half[0] != '\0')
         rc = keep_layer(s, &f);
-    if (rc == 0)
+    if (rc == 0 && !s->noted)
         rc = write_record(s, &f);
     if (rc == 0 && stands && s->merge)
         exchange(s, b);
+    s->box[0] = '\0';
     if (stands)
         sb_freeze_copied(b); /* it goes on, or begins to */
-    if (rc < 0) {
+    /* A step of a build that is lost is made once more. */
+    bool last = s->noted || s->rec.owned || s->rec.id[0] == '=';
+    s->noted = true;
+    if (rc == 0 && !last)
+        rc = start_sync(s, &f);
+    if (rc < 0)
         failed(s, &f);
-        return;
-    }
-    declare(s);
+    else if (last)
+        declare(s);
 }
 
 static int start_job(struct snapshot *s, const struct sb_snapjob *j, struct sb_failure *f)
@@ -259,15 +269,20 @@ static int start_job(struct snapshot *s, const struct sb_snapjob *j, struct sb_f
     return sb_failed_errno(f, "snapshot", "cannot start the copy");
 }
 
-/* Of one whose layers are there; a temporary one need not outlast a power cut. */
 static int start_sync(struct snapshot *s, struct sb_failure *f)
 {
-    if (!s->rec.owned) {
-        s->sync = sb_sync_start(sup.layers, false, -1, &s->job, job_done);
-        return s->sync != NULL ? 0 : sb_failed_errno(f, "snapshot", "cannot start the sync");
-    }
-    if (write_record(s, f) < 0)
+    s->sync = sb_sync_start(sup.layers, false, -1, &s->job, job_done);
+    return s->sync != NULL ? 0 : sb_failed_errno(f, "snapshot", "cannot start the sync");
+}
+
+/* Of one whose layers are there, `on_disk` or not; a temporary one need not outlast a power cut. */
+static int note(struct snapshot *s, bool on_disk, struct sb_failure *f)
+{
+    s->noted = on_disk && s->env.len == 0 && s->note.len == 0;
+    if ((s->noted || s->rec.owned) && write_record(s, f) < 0)
         return -1;
+    if (!s->rec.owned)
+        return start_sync(s, f);
     declare(s);
     return 0;
 }
@@ -357,7 +372,7 @@ static int seal(struct snapshot *s, struct sb_box *b, struct sb_failure *f)
             sb_list_add(&s->rec.layers, e, strlen(e)) < 0)
             return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
     if (!s->merge)
-        return start_sync(s, f);
+        return note(s, b->on_disk, f);
     sb_autofd int layer = make_layer(s, f);
     if (layer < 0)
         return -1;
@@ -703,7 +718,9 @@ static void load(const char *name)
     struct sb_record rec;
     if (!name_valid(name, strlen(name)))
         return;
-    if (dir >= 0 && faccessat(dir, "record", F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT) {
+    struct stat st;
+    int rc = dir >= 0 ? fstatat(dir, "record", &st, AT_SYMLINK_NOFOLLOW) : -1;
+    if (dir >= 0 && (rc == 0 ? st.st_size == 0 : errno == ENOENT)) {
         sb_trash_put(sup.snapshots, name); /* was never whole */
         return;
     }
@@ -713,7 +730,7 @@ static void load(const char *name)
         return;
     }
     /* A damaged one stays on the disk, and nobody finds it: its layers would be missing. */
-    int rc = sb_record_read(&rec, dir, name);
+    rc = sb_record_read(&rec, dir, name);
     s->rec = rec;
     s->job.fd = s->maker.fd = -1;
     int owner = rc == 0 && rec.owned ? sb_ident_open(&rec.owner) : -1;

@@ -170,7 +170,7 @@ describe("a command over a stream", function()
   it("hands on what an answer that is no stream says, with its status", function()
     local body = '{"sandboxId":"i1","code":502}'
     local r, err, partial = capture(("x%s;c;"):format(hex(("HTTP/1.1 502 Bad Gateway\r\nContent-Type: application/json\r\n"
-      .. "Content-Length: %d\r\n\r\n%s"):format(#body, body))))
+      .. "Connection: close\r\nContent-Length: %d\r\n\r\n%s"):format(#body, body))))
     assert.is_nil(r)
     assert.equal("Protocol", err.kind)
     assert.equal(502, partial.fields.count)

@@ -277,7 +277,11 @@ print(good, over or "")
       end
       helper.shell("kill -STOP " .. assert(opener))
       local p = assert_ok(box:start { "python3", "-c", MANY, "200", TOKEN })
-      assert.equal("begun", p.stdout:read("l", { timeout = 20 }))
+      local begun = p.stdout:read("l", { timeout = 20 })
+      if begun ~= "begun" then
+        helper.shell("kill -CONT " .. opener)
+        error("they did not begin: " .. tostring(p.stderr:read("a", { timeout = 20 })))
+      end
       local arrived = helper.eventually(function()
         return select(2, helper.read_file("/proc/net/tcp"):gsub(" %x+:%x+ %x+:01BB 01 ", "")) >= 200
       end, 20)

@@ -27,7 +27,20 @@ struct ask {
     unsigned char query[SB_DNS_MAX];
 };
 
+/* One that finds no place among those waits for it, as long as one that has a place may take. */
+struct late {
+    struct late *next;
+    sb_asked *done;
+    void *arg;
+    int64_t due;
+    size_t len;
+    unsigned char query[];
+};
+
 static struct ask asks[ASKS];
+static struct {
+    struct late *first, **last;
+} late = {.last = &late.first};
 static union sb_sockaddr resolver[SB_RESOLVERS];
 static int resolvers;
 
@@ -47,6 +60,8 @@ const union sb_sockaddr *sb_resolver_first(void)
     return resolvers > 0 ? &resolver[0] : NULL;
 }
 
+static void start_late(void);
+
 static void finish(struct ask *a, const unsigned char *answer, size_t n)
 {
     sb_asked *done = a->done;
@@ -54,6 +69,7 @@ static void finish(struct ask *a, const unsigned char *answer, size_t n)
     sb_watch_timed(-1);
     a->done = NULL;
     done(a->arg, answer, n);
+    start_late();
 }
 
 static void answered(struct sb_watch *w, uint32_t events);
@@ -110,24 +126,71 @@ static void answered(struct sb_watch *w, uint32_t events)
     finish(a, buf, (size_t)n);
 }
 
-bool sb_ask(const unsigned char *query, size_t n, sb_asked *done, void *arg)
+static struct ask *free_place(void)
 {
-    struct ask *a = asks;
-    while (a < asks + ASKS && a->done != NULL)
-        a++;
-    if (a == asks + ASKS || resolvers == 0 || n < 12 || n > sizeof a->query)
-        return false;
+    for (struct ask *a = asks; a < asks + ASKS; a++)
+        if (a->done == NULL)
+            return a;
+    return NULL;
+}
+
+static bool start(struct ask *a, const unsigned char *query, size_t n, sb_asked *done, void *arg)
+{
     a->watch.fd = -1;
     a->arg = arg;
     a->tries = 0;
     a->len = n;
     memcpy(a->query, query, n);
     a->id = (uint16_t)(query[0] << 8 | query[1]);
-    if (!send_query(a))
+    if (resolvers == 0 || !send_query(a))
         return false;
     a->done = done;
     sb_watch_timed(1);
     return true;
+}
+
+/* Out of the list, at `at`: the caller's from now on. */
+static struct late *take_late(struct late **at)
+{
+    struct late *l = *at;
+    *at = l->next;
+    if (l->next == NULL)
+        late.last = at;
+    sb_watch_timed(-1);
+    return l;
+}
+
+static void start_late(void)
+{
+    struct ask *a;
+    while (late.first != NULL && (a = free_place()) != NULL) {
+        struct late *l = take_late(&late.first);
+        if (!start(a, l->query, l->len, l->done, l->arg))
+            l->done(l->arg, NULL, 0);
+        free(l);
+    }
+}
+
+static bool wait_for_place(const unsigned char *query, size_t n, sb_asked *done, void *arg)
+{
+    struct late *l = malloc(sizeof *l + n);
+    if (l == NULL)
+        return false;
+    *l = (struct late){
+        .done = done, .arg = arg, .due = sb_watch_now() + (int64_t)TRIES * PATIENCE_MS, .len = n};
+    memcpy(l->query, query, n);
+    *late.last = l;
+    late.last = &l->next;
+    sb_watch_timed(1);
+    return true;
+}
+
+bool sb_ask(const unsigned char *query, size_t n, sb_asked *done, void *arg)
+{
+    if (resolvers == 0 || n < 12 || n > SB_DNS_MAX)
+        return false;
+    struct ask *a = late.first == NULL ? free_place() : NULL;
+    return a != NULL ? start(a, query, n, done, arg) : wait_for_place(query, n, done, arg);
 }
 
 void sb_ask_cancel(const void *arg)
@@ -138,6 +201,11 @@ void sb_ask_cancel(const void *arg)
             sb_watch_timed(-1);
             a->done = NULL;
         }
+    for (struct late **at = &late.first; *at != NULL;)
+        if ((*at)->arg == arg)
+            free(take_late(at));
+        else
+            at = &(*at)->next;
 }
 
 void sb_ask_tick(int64_t now)
@@ -145,4 +213,10 @@ void sb_ask_tick(int64_t now)
     for (struct ask *a = asks; a < asks + ASKS; a++)
         if (a->done != NULL && a->due <= now)
             again(a);
+    while (late.first != NULL && late.first->due <= now) {
+        struct late *l = take_late(&late.first);
+        l->done(l->arg, NULL, 0);
+        free(l);
+    }
+    start_late(); /* places that were given up */
 }

@@ -3,6 +3,7 @@
 
 local helper = require "spec.helper"
 
+local core = require "sandbar.core"
 local lfs = require "lfs"
 local sandbar = require "sandbar"
 
@@ -262,11 +263,21 @@ describe("a snapshot", function()
   it("has no copies that nobody got, where a fork ended early with several of them under way", function()
     local box = create { id = "many" }
     sandbar.assert(box:pause { keep = "disk" })
-    local ended = 0
-    for _, timeout in ipairs { 0.002, 0.005, 0.01, 0.015, 0.025, 0.05 } do
+    local ended, i = 0, 0
+    local timeouts = { false, false, 0.002, 0.005, 0.01, 0.015, 0.025, 0.05 }
+    while i < #timeouts do
+      i = i + 1
+      local timeout = timeouts[i]
+      local began = core.now()
       local copies, err = box:fork(12, { timeout = timeout })
       ended = ended + (copies and 0 or 1)
       assert.equal(copies and 12 or "Timeout", copies and #copies or err.kind)
+      if i == 2 then -- and some that end when part of them is made
+        local whole = core.now() - began
+        for part = 76, 100, 3 do
+          timeouts[#timeouts + 1] = whole * part / 100
+        end
+      end
       for _, copy in ipairs(copies or {}) do
         sandbar.assert(copy:destroy())
         copy:close()

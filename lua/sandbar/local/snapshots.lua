@@ -82,7 +82,11 @@ local function undo(driver, made)
     if r.object then
       r.object:close()
     end
-    driver:destroy(r.fields.id, 10)
+    if driver:destroy(r.fields.id, 10) then
+      r.release:cancel()
+    else
+      r.release:fire() -- which goes on trying
+    end
   end
 end
 

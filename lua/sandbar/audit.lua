@@ -43,6 +43,16 @@ function audit.on()
   return sink ~= nil
 end
 
+--- Tells of the refusal of a sandbox, and returns it as the call `op` does: nil and the error.
+function audit.refuse(err, op, id)
+  err = errors.from(err, op)
+  if audit.on() then
+    audit.emit("refuse", { what = "sandbox", op = op, id = id, kind = err.kind, clause = err.clause,
+      message = err.message })
+  end
+  return nil, err
+end
+
 --- Sees to it that a function hears of it when the handle of `state`, which carries a release, is collected:
 --- then the runtime has begun with the release. A descriptor hears of such ends from the runtime itself.
 function audit.collectable(state, what, id)

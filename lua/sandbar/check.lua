@@ -284,4 +284,26 @@ function check.timeout(opts, op)
   return timeout
 end
 
+--- True, or nil and Closed, when the call `op` is asked of a closed provider. `state`: the provider's.
+function check.open(state, op)
+  if state._closed then
+    return nil, errors.new { kind = "Closed", op = op, message = "the provider is closed" }
+  end
+  return true
+end
+
+--- What a call of a provider or of one of its collections begins with: `state` and the timeout among `opts`; or nil and
+--- why it can do nothing.
+function check.provider(state, op, opts)
+  local timeout
+  local ok, err = check.open(state, op)
+  if ok then
+    timeout, err = check.timeout(opts, op)
+  end
+  if err then
+    return nil, err
+  end
+  return state, timeout
+end
+
 return check

@@ -24,8 +24,9 @@ local methods = {}
 
 local function ready(self, op, opts)
   local provider = self._provider
-  if provider._closed then
-    return nil, errors.new { kind = "Closed", op = op, message = "the provider is closed" }
+  local open, closed = check.open(provider, op)
+  if not open then
+    return nil, closed
   end
   local client = provider._driver.client
   if not client.access_token then

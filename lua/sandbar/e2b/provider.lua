@@ -34,35 +34,17 @@ local function state_of(self)
   return core.state(self, class)
 end
 
-local TIMEOUT, timeout_of = check.TIMEOUT, check.timeout
+local TIMEOUT, refuse = check.TIMEOUT, audit.refuse
 
 -- Its state and the timeout of a call, or nil and why it can do nothing.
 local function ready(self, op, opts)
-  local state = state_of(self)
-  if state._closed then
-    return nil, errors.new { kind = "Closed", op = op, message = "the provider is closed" }
-  end
-  local timeout, err = timeout_of(opts, op)
-  if err then
-    return nil, err
-  end
-  return state, timeout
+  return check.provider(state_of(self), op, opts)
 end
 
 -- ---- creating ----
 
 local function claimed(state)
   return state._attested or claims.all()
-end
-
--- A refusal, told to the audit trail.
-local function refuse(err, op, id)
-  err = errors.from(err, op)
-  if audit.on() then
-    audit.emit("refuse", { what = "sandbox", op = op, id = id, kind = err.kind, clause = err.clause,
-      message = err.message })
-  end
-  return nil, err
 end
 
 -- What killed programs have left, before anything is made here. That it fails is told; a create does not fail of it.

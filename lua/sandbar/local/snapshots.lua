@@ -17,15 +17,8 @@ local Collection = {}
 Collection.__index = Collection
 
 local function ready(self, op, opts)
-  local provider = self._provider
-  if provider._closed then
-    return nil, errors.new { kind = "Closed", op = op, message = "the provider is closed" }
-  end
-  local timeout, err = check.timeout(opts, op)
-  if err then
-    return nil, err
-  end
-  return provider._driver, timeout
+  local provider, timeout = check.provider(self._provider, op, opts)
+  return provider and provider._driver, timeout
 end
 
 function Collection:list(opts)

@@ -24,6 +24,7 @@ local SLOW_TIMEOUT = 900 -- of what moves memory around: some four seconds for a
 local CONNECT_TIMEOUT = 30
 local PAUSE_FIRST, PAUSE_MOST = 0.1, 5
 local MAX_BODY = 16777216
+local PAGE = 100
 local AGENT = "sandbar-lua/" .. core.VERSION
 
 -- Between 0 and 1, from where ids come from as well: programs that began together do not ask again together.
@@ -250,6 +251,26 @@ function Client:call(call)
       return nil, errors.from(early, call.op), nil, open
     end
   end
+end
+
+--- `fn(item)` of every item of every page of the list at `path`: true, or nil and an error.
+function Client:pages(op, path, timeout, fn)
+  local deadline, after = link.deadline(timeout), nil
+  repeat
+    local page, answer = self:call {
+      op = op, method = "GET", path = path, timeout = link.left(deadline), repeatable = true,
+      query = { { "limit", PAGE }, after and { "nextToken", after } or nil },
+    }
+    if not page then
+      return nil, link.told(answer, timeout)
+    end
+    for _, item in ipairs(page ~= true and page or {}) do
+      fn(item)
+    end
+    local more = answer.headers["x-next-token"]
+    after = more ~= "" and more ~= after and more or nil
+  until not after
+  return true
 end
 
 --- A value of JSON that may be null.

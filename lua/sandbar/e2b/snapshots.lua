@@ -3,13 +3,11 @@
 local address = require "sandbar.e2b.address"
 local check = require "sandbar.check"
 local errors = require "sandbar.errors"
-local link = require "sandbar.link"
 local spec = require "sandbar.e2b.spec"
 
 local snapshots = {}
 
 local TIMEOUT = check.TIMEOUT
-local PAGE = 100
 
 local Collection = {}
 Collection.__index = Collection
@@ -26,22 +24,11 @@ function Collection:list(opts)
   if not driver then
     return nil, timeout
   end
-  local deadline, out, after = link.deadline(timeout), {}, nil
-  repeat
-    local page, answer = driver.client:call {
-      op = "list", method = "GET", path = "/snapshots", timeout = link.left(deadline), repeatable = true,
-      query = { { "limit", PAGE }, after and { "nextToken", after } or nil },
-    }
-    if not page then
-      return nil, link.told(answer, timeout)
-    end
-    for _, item in ipairs(page ~= true and page or {}) do
-      out[#out + 1] = { name = item.snapshotID, names = type(item.names) == "table" and item.names or {} }
-    end
-    local more = answer.headers["x-next-token"]
-    after = more ~= "" and more ~= after and more or nil
-  until not after
-  return out
+  local out = {}
+  local ok, err = driver.client:pages("list", "/snapshots", timeout, function(item)
+    out[#out + 1] = { name = item.snapshotID, names = type(item.names) == "table" and item.names or {} }
+  end)
+  return ok and out, err
 end
 
 -- What a 400 says of an image that sandboxes stand on, here and there.

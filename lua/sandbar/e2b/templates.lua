@@ -6,7 +6,6 @@ local check = require "sandbar.check"
 local errors = require "sandbar.errors"
 local fields = require "sandbar.e2b.record"
 local lazy = require "sandbar.lazy"
-local link = require "sandbar.link"
 local snapshots = require "sandbar.e2b.snapshots"
 local spec = require "sandbar.e2b.spec"
 local steps = require "sandbar.local.steps"
@@ -16,7 +15,7 @@ local building = lazy "sandbar.e2b.building"
 local templates = {}
 
 local TIMEOUT = check.TIMEOUT
-local BUILD_TIMEOUT, PAGE = 3600, 100
+local BUILD_TIMEOUT = 3600
 
 local Collection = {}
 Collection.__index = Collection
@@ -84,27 +83,16 @@ function Collection:list(opts)
   if not client then
     return nil, timeout
   end
-  local deadline, out, after = link.deadline(timeout), {}, nil
-  repeat
-    local page, answer = client:call {
-      op = "list", method = "GET", path = "/v2/templates", timeout = link.left(deadline), repeatable = true,
-      query = { { "limit", PAGE }, after and { "nextToken", after } or nil },
+  local out = {}
+  local ok, err = client:pages("list", "/v2/templates", timeout, function(item)
+    local names = type(item.names) == "table" and item.names or {}
+    out[#out + 1] = {
+      name = names[1] or item.templateID, id = item.templateID, names = names,
+      created_at = fields.time(item.createdAt), cpus = item.cpuCount, state = item.buildStatus,
+      memory = type(item.memoryMB) == "number" and item.memoryMB * 1048576 or nil, public = item.public == true,
     }
-    if not page then
-      return nil, link.told(answer, timeout)
-    end
-    for _, item in ipairs(page ~= true and page or {}) do
-      local names = type(item.names) == "table" and item.names or {}
-      out[#out + 1] = {
-        name = names[1] or item.templateID, id = item.templateID, names = names,
-        created_at = fields.time(item.createdAt), cpus = item.cpuCount, state = item.buildStatus,
-        memory = type(item.memoryMB) == "number" and item.memoryMB * 1048576 or nil, public = item.public == true,
-      }
-    end
-    local more = answer.headers["x-next-token"]
-    after = more ~= "" and more ~= after and more or nil
-  until not after
-  return out
+  end)
+  return ok and out, err
 end
 
 --- True; Busy while sandboxes stand on it (B-59), running and paused ones.

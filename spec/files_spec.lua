@@ -159,6 +159,24 @@ describe("box.files", function()
     end)
   end)
 
+  it("kept a file open that came for a write without time, until the program waited again", function()
+    with_box(function(files)
+      for i = 1, 100 do
+        local _, err = files:write("f" .. i, function() end, { timeout = 0 })
+        assert.equal("Timeout", err.kind)
+      end
+      assert.is_truthy(helper.eventually(function()
+        collectgarbage()
+        for _, target in pairs(helper.proc.fds()) do
+          if target:match("^/.*deleted") then
+            return nil
+          end
+        end
+        return true
+      end))
+    end)
+  end)
+
   it("tells each entry's fate in write_many", function()
     with_box(function(files)
       local entries = sandbar.assert(files:write_many { { path = "a", data = "1" }, { path = "d/b", data = "" } })

@@ -1,4 +1,5 @@
 /* Operations: one completion whoever is first, and what becomes of results. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -210,6 +211,30 @@ static void what_is_not_taken_is_freed(void)
     passed("what nobody took of a result is freed, what was taken is not");
 }
 
+/* It stayed open in the mailbox until the program waited for something else. */
+static void what_was_abandoned_is_freed_at_once(void)
+{
+    struct sb_mailbox *mailbox = new_mailbox();
+    for (int before = 0; before < 2; before++) {
+        destroyed = 0;
+        struct sb_op *op = sb_op_new(mailbox, NULL, NULL);
+        CHECK(op != NULL);
+        if (before)
+            sb_op_abandon(op);
+        CHECK(sb_loop_post(complete_full, op, NULL) == 0);
+        on_loop(check_nothing, NULL); /* it has been completed */
+        if (!before) {
+            CHECK(destroyed == 0 && fcntl(sb_op_result(op)->fd, F_GETFD) >= 0);
+            sb_op_abandon(op);
+        }
+        CHECK(destroyed == 1);
+    }
+    drain(mailbox);
+    CHECK(destroyed == 1);
+    sb_mailbox_unref(mailbox);
+    passed("what an abandoned operation came to is freed at once, mailbox emptied or not");
+}
+
 static void an_asker_may_go_before_the_end(void)
 {
     struct sb_mailbox *mailbox = new_mailbox();
@@ -229,6 +254,7 @@ int main(void)
     one_completion_whoever_is_first();
     an_early_cancel_is_remembered();
     what_is_not_taken_is_freed();
+    what_was_abandoned_is_freed_at_once();
     an_asker_may_go_before_the_end();
     return 0;
 }

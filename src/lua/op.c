@@ -318,8 +318,7 @@ static int op_gc(lua_State *L)
     struct lua_op *o = test(L, 1);
     if (o == NULL || o->op == NULL)
         return 0;
-    sb_op_cancel(o->op);
-    sb_op_unref(o->op);
+    sb_op_abandon(o->op);
     o->op = NULL;
     return 0;
 }

@@ -67,6 +67,7 @@ void sb_secret_fork_unlock(void);
 struct sb_op {
     _Atomic unsigned refs;
     _Atomic int done; /* set with release order once `result` is the asker's */
+    _Atomic int fate; /* who comes second, of completion and sb_op_abandon, frees the result */
     uint64_t id;
     uint64_t generation;        /* of the process that made it */
     struct sb_mailbox *mailbox; /* one reference; NULL once completed */

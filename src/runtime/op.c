@@ -15,6 +15,8 @@
 
 static _Atomic uint64_t last_id;
 
+enum { COMPLETED = 1, ABANDONED = 2 }; /* bits of `fate` */
+
 /* The first reason stands. A cancel function that is set later is still called, see
  * sb_op_set_cancel. */
 static void ask(struct sb_op *op, enum sb_err why)
@@ -70,11 +72,8 @@ struct sb_op *sb_op_ref(struct sb_op *op)
     return op;
 }
 
-void sb_op_unref(struct sb_op *op)
+static void free_result(struct sb_result *r)
 {
-    if (op == NULL || --op->refs != 0)
-        return;
-    struct sb_result *r = &op->result;
     free(r->fields);
     free(r->bytes);
     free(r->bytes2);
@@ -85,6 +84,17 @@ void sb_op_unref(struct sb_op *op)
     }
     if (r->fd >= 0)
         close(r->fd);
+    r->fields = r->bytes = r->bytes2 = NULL;
+    r->object = NULL;
+    r->release = NULL;
+    r->fd = -1;
+}
+
+void sb_op_unref(struct sb_op *op)
+{
+    if (op == NULL || --op->refs != 0)
+        return;
+    free_result(&op->result);
     sb_mailbox_unref(op->mailbox);
     free(op);
 }
@@ -126,6 +136,8 @@ void sb_op_complete(struct sb_op *op)
     sb_timer_clear(&op->deadline);
     sb_timer_clear(&op->wake);
     op->cancel = NULL;
+    if (atomic_fetch_or(&op->fate, COMPLETED) & ABANDONED)
+        free_result(&op->result);
     op->mailbox = NULL; /* from here on the mailbox holds the operation, not the other way round */
     sb_mailbox_put(mailbox, op);
     if (sb_loop_is_io_thread())
@@ -179,6 +191,16 @@ void sb_op_cancel(struct sb_op *op)
 {
     if (op->generation == sb_generation() && !sb_op_done(op))
         post_cancel(op);
+}
+
+void sb_op_abandon(struct sb_op *op)
+{
+    sb_op_cancel(op);
+    /* In a forked child the result is the parent's. */
+    if (op->generation == sb_generation() &&
+        (atomic_fetch_or(&op->fate, ABANDONED) & COMPLETED) != 0)
+        free_result(&op->result);
+    sb_op_unref(op);
 }
 
 static void run_deadline(struct sb_post *post)

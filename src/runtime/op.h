@@ -65,6 +65,10 @@ void sb_op_set_cancel(struct sb_op *op, void (*cancel)(struct sb_op *op, void *o
 enum sb_err sb_op_asked(const struct sb_op *op);
 struct sb_op *sb_op_ref(struct sb_op *op);
 void sb_op_unref(struct sb_op *op);
+/* The asker's last act: cancels the operation if it is open, drops its reference and gives up the
+ * result. What that holds is freed now or as soon as it is there, not when the mailbox is emptied:
+ * a program that waits for nothing more would keep a descriptor open that it does not know of. */
+void sb_op_abandon(struct sb_op *op);
 
 uint64_t sb_op_id(const struct sb_op *op); /* below 2^53, never 0 */
 uint64_t sb_op_generation(

@@ -10,6 +10,7 @@ local ids = require "sandbar.server.ids"
 local json = require "sandbar.json"
 local multipart = require "sandbar.server.multipart"
 local network = require "sandbar.server.network"
+local process = require "sandbar.server.envd.process"
 local router = require "sandbar.server.router"
 local signature = require "sandbar.server.signature"
 local stamp = require "sandbar.server.stamp"
@@ -295,5 +296,25 @@ describe("stamps", function()
     for _, text in ipairs { "", "2026", "2026-13-01T00:00:00Z", "2026-01-01T00:00:00", "2026-01-01T00:00:00.Z" } do
       assert.is_nil(stamp.seconds(text), text)
     end
+  end)
+end)
+
+describe("Connect to a process", function()
+  it("listens before it tells the start: what came right behind it was lost", function()
+    local found, sent = { pid = 5, listeners = {} }, {}
+    local sink = {}
+    function sink:send(message)
+      sent[#sent + 1] = { message.event, found.listeners[self] }
+      return true
+    end
+    function sink:attend()
+      return found.listeners[self]
+    end
+    local nothing = function() end
+    local context = { entry = { processes = { known = true, list = { [5] = found } } },
+      boxes = { open = nothing, close = nothing } }
+    assert.is_true(process.calls.Connect.run(context, { process = { pid = 5 } }, sink))
+    assert.same({ { { start = { pid = 5 } }, true } }, sent)
+    assert.is_nil(next(found.listeners))
   end)
 end)

@@ -157,14 +157,17 @@ local function run_connect(context, m, sink)
   if not found then
     return nil, err
   end
-  sink:send { event = { start = { pid = found.pid } } }
-  if found.ended then -- perhaps just now: from here on nothing waits before it is listened to
+  if found.ended then
     if not found.event then
       return nil, failure("unavailable", "the sandbox does not run")
     end
+    sink:send { event = { start = { pid = found.pid } } }
     sink:send { event = { ["end"] = found.event } }
     return true
   end
+  -- What it writes from now on waits until the start has been sent: a client that knows of it misses nothing.
+  running.listen(found, sink)
+  sink:send { event = { start = { pid = found.pid } } }
   return follow(context, found, sink, deadline)
 end
 

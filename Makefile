@@ -103,6 +103,8 @@ SERVER_SRC := $(wildcard src/server/*.c)
 SERVER_BIND_SRC := $(wildcard src/lua/server.c)
 BIND_SRC := $(filter-out $(HTTP_BIND_SRC) $(SERVER_BIND_SRC),$(wildcard src/lua/*.c))
 LUA_SRC := $(shell find lua -name '*.lua' 2>/dev/null | LC_ALL=C sort)
+# What a module in Lua reads beside itself: the page of `sandbar serve`.
+PAGE_SRC := $(wildcard lua/sandbar/server/page/*)
 
 RUNTIME_OBJ := $(RUNTIME_SRC:%.c=$(O)/%.o)
 ENGINE_OBJ := $(ENGINE_SRC:%.c=$(O)/%.o)
@@ -446,7 +448,7 @@ MAIN := src/main/sandbar.lua
 
 .PHONY: install uninstall rock
 install: all
-	@for f in $(LUA_SRC:lua/%=%); do \
+	@for f in $(LUA_SRC:lua/%=%) $(PAGE_SRC:lua/%=%); do \
 		$(INSTALL) -D -m 644 lua/$$f "$(DESTDIR)$(INST_LUADIR)/$$f" || exit 1; done
 	$(INSTALL) -D -m 755 $(L)/sandbar/core.so "$(DESTDIR)$(INST_LIBDIR)/sandbar/core.so"
 	$(INSTALL) -D -m 755 $(L)/sandbar/http.so "$(DESTDIR)$(INST_LIBDIR)/sandbar/http.so"
@@ -481,9 +483,13 @@ DEPS := gcc make pkg-config binutils libc6-dev \
 	clang clang-format clang-tidy cppcheck valgrind \
 	e2fsprogs nginx-light libnginx-mod-http-lua lua-resty-core lua-resty-lrucache \
 	bubblewrap crun passt wrk
-.PHONY: deps
+# What spec/server/page_spec.lua looks at the page with; it is skipped where there is none. 100 MB to fetch.
+BROWSER := chromium-headless-shell
+.PHONY: deps browser
 deps:
 	@.ci/deps $(DEPS)
+browser:
+	@.ci/deps $(BROWSER)
 
 # --- the rest -------------------------------------------------------------------------------------
 
@@ -501,6 +507,7 @@ help:
 	@echo '                 with subordinate ids, if it is missing'
 	@echo 'make check-long  long waits, many repetitions, whole scenarios (within 60 minutes)'
 	@echo 'make deps        install the Debian packages that are missing (root), or say which'
+	@echo 'make browser     install the browser that the specs of the page of `sandbar serve` use (root)'
 	@echo 'make install     PREFIX=/usr/local DESTDIR= LUA=...;  make uninstall takes it away'
 	@echo 'make rock        lint the rockspec and install the rock into build/rock'
 	@echo 'make lint        clang-format, clang-tidy, cppcheck, luacheck, banned functions;  make format'

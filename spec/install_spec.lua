@@ -38,6 +38,8 @@ describe("installing", function()
     out, status = outside(dir, ("%s/bin/sandbar run %s %s"):format(q(prefix), q(file), q(helper.root())))
     assert.equal(inside, out)
     assert.equal(0, status)
+    helper.write_file(file, 'print(#assert(require("sandbar.server.page").load()).html > 50000)')
+    assert.equal("true\n", (outside(dir, ("%s/bin/sandbar run %s"):format(q(prefix), q(file))))) -- files beside a module
     out, status = outside(dir, q(prefix) .. "/bin/sandbar --version")
     assert.matches("^sandbar %d+%.%d+%.%d+, Lua 5%.4", out)
     assert.equal(0, status)

@@ -58,6 +58,7 @@ describe("router.place", function()
     for _, host in ipairs { "127.0.0.1:3000", "[::1]:3000", "localhost", "sandbox.localhost" } do
       assert.same({ to = "sandbox", id = "iabc", port = 49983 }, place(host, hs))
     end
+    assert.equal("sandbox", place("my.test:3000", hs, "/", "my.test").to) -- where the page is, it is its own way
     assert.equal("control", place("api.localhost", hs).to)
     assert.equal("missing header", place("127.0.0.1", { ["e2b-sandbox-id"] = "iabc" }).text)
   end)

@@ -7,6 +7,7 @@ local lifecycle = require "sandbar.server.control.lifecycle"
 local listing = require "sandbar.server.control.listing"
 local keys = require "sandbar.server.control.keys"
 local nested = require "sandbar.nested"
+local page = require "sandbar.server.page"
 local proxy = require "sandbar.server.proxy"
 local reply = require "sandbar.server.reply"
 local router = require "sandbar.server.router"
@@ -68,6 +69,8 @@ local function control(server, request, target)
     return reply.failed(request, reply.refusal(403, "requests from other origins are refused"))
   elseif request.method == "GET" and target.path == "/health" then
     return reply.text(request, 200, "Health check successful")
+  elseif page.is_asked(request, target) then
+    return page.serve(server, request)
   end
   if target.segments[1] == "_uploads" then
     return uploads.serve(server, request, target)

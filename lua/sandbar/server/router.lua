@@ -112,7 +112,7 @@ function router.place(host, headers, target, domain)
   if port and not is_address(name) then
     return of_text(port, id)
   end
-  if is_address(name) or name == "localhost" or name:match("^sandbox%.") then
+  if is_address(name) or name == "localhost" or name == domain or name:match("^sandbox%.") then
     id, port = headers:get("e2b-sandbox-id"), headers:get("e2b-sandbox-port")
     if id and port then
       return of_text(port, (id:match("^([^-]*)")))

@@ -9,6 +9,7 @@ local errors = require "sandbar.errors"
 local keys = require "sandbar.server.keys"
 local root_of = require "sandbar.local.root"
 local lifecycle = require "sandbar.server.control.lifecycle"
+local page = require "sandbar.server.page"
 local store = require "sandbar.server.store"
 local task = require "sandbar.task"
 
@@ -85,6 +86,8 @@ local function screen(server)
     ("  export E2B_SANDBOX_URL=%s"):format(server.url),
     key and ("  export E2B_API_KEY=%s"):format(key) or "  export E2B_API_KEY=...        # one of your file of keys",
     "",
+    ("In a browser: %s/"):format(server.url),
+    "",
     "Ctrl-C ends the server; sandboxes go on, and the next one finds them.",
     "",
   }, "\n")
@@ -116,6 +119,10 @@ function serve.start(opts, level)
   server.url = ("%s://%s:%d"):format(opts.tls_cert and "https" or "http",
     address:find(":", 1, true) and "[" .. address .. "]" or address, server.port)
   server.screen = screen(server)
+  server.page, err = page.load()
+  if not server.page then
+    server.report(err.message)
+  end
   return server
 end
 

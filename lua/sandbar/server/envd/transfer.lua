@@ -93,6 +93,8 @@ local function headers_of(path, entry)
     ["content-disposition"] = ('inline; filename="%s"'):format((name:gsub('[%c"\\]', "_"))),
     ["last-modified"] = http_date(entry.mtime), ["accept-ranges"] = "bytes", vary = "Accept-Encoding",
     ["x-content-type-options"] = "nosniff",
+    -- A browser that follows a signed link may be on the origin of our own page: no script of the file's runs there.
+    ["content-security-policy"] = "sandbox",
   }
 end
 

@@ -55,6 +55,22 @@ describe("the release journal", function()
     ]]):format(planes.KEY, plane.url, dir, code))
   end
 
+  it("its directory was not synced: the file could be without a name after a crash of the machine", function()
+    local told = helper.scratch() .. "/told"
+    helper.run_lua(([[
+      local sandbar = require "sandbar"
+      local boxes = sandbar.assert(require("sandbar.e2b.provider").open({ api_key = %q, api_url = %q, journal = %q }, 1))
+      sandbar.assert(boxes:create { lifetime = 60 })
+    ]]):format(planes.KEY, plane.url, dir), { env = {
+      LD_PRELOAD = (os.getenv("SPEC_BUILD") or "build") .. "/spec/tell_sync.so", TELL_SYNC = told,
+    } })
+    local text = helper.read_file(told)
+    os.remove(told)
+    local name = text:match "^rename (%S+%.log)\n"
+    assert.is_string(name, text)
+    assert.equal(("rename %s\nsync %s\nsync %s/%s\n"):format(name, dir, dir, name), text:match "^[^\n]+\n[^\n]+\n[^\n]+\n")
+  end)
+
   local function kill(child)
     child:signal("KILL")
     child:wait()

@@ -31,8 +31,8 @@ function hosttree.list(path, opname, timeout)
   return out
 end
 
--- One action ("mkdir", "symlink", "rename", "remove", "chmod", "read", "create") at a name below a base.
--- True, or the NativeFile of read and create; nil and an error.
+-- One action ("mkdir", "symlink", "rename", "remove", "chmod", "read", "create"; "sync": of the directory that holds
+-- it) at a name below a base. True, or the NativeFile of read and create; nil and an error.
 function hosttree.at(opname, action, base, name, other, mode)
   local r, err = wait.op(core.host_at(action, base, name, other or "", mode or 0), false, opname)
   if not r then

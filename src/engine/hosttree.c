@@ -349,6 +349,19 @@ static int change_mode(int parent, const char *last, unsigned mode)
     return result;
 }
 
+/* What was made and renamed in the directory is on the disk. */
+static int sync_names(int parent)
+{
+    int fd = openat(parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    int result = fsync(fd);
+    int sys = errno;
+    close(fd);
+    errno = sys;
+    return result;
+}
+
 /* Takes the place of a file or a link, never of a device, pipe or socket. */
 static int rename_to(int base, int parent, const char *last, char *other)
 {
@@ -371,7 +384,7 @@ static int rename_to(int base, int parent, const char *last, char *other)
 static void act(struct job *job)
 {
     static const char *const steps[] = {"mkdir", "symlink", "rename", "remove",
-                                        "chmod", "open",    "create"};
+                                        "chmod", "open",    "create", "sync"};
     const char *last;
     int result = -1;
     if (!is_plain(job->name) || *job->name == '\0' ||
@@ -401,6 +414,9 @@ static void act(struct job *job)
             break;
         case SB_HOST_CHMOD:
             result = change_mode(parent, last, job->mode);
+            break;
+        case SB_HOST_SYNC:
+            result = sync_names(parent);
             break;
         case SB_HOST_READ:
         case SB_HOST_CREATE:

@@ -13,6 +13,7 @@ enum sb_host_action {
     SB_HOST_CHMOD,   /* mode */
     SB_HOST_READ,    /* an existing regular file: an sb_file as the result's object */
     SB_HOST_CREATE,  /* a new regular file, which must not be there: the same. mode */
+    SB_HOST_SYNC, /* the directory that holds it: what was made and renamed there is on the disk */
 };
 
 /* What is at `path` and below it: bytes = a run of "<type> <mode, octal> <size> <uid> <gid>\0<path>\0<target>\0",

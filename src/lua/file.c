@@ -185,11 +185,11 @@ static int host_tree(lua_State *L)
 /* host_at(action, base, name, other, mode) */
 static int host_at(lua_State *L)
 {
-    static const char *const names[] = {"mkdir", "symlink", "rename", "remove",
-                                        "chmod", "read",    "create", NULL};
+    static const char *const names[] = {"mkdir", "symlink", "rename", "remove", "chmod",
+                                        "read",  "create",  "sync",   NULL};
     static const enum sb_host_action actions[] = {SB_HOST_MKDIR,  SB_HOST_SYMLINK, SB_HOST_RENAME,
                                                   SB_HOST_REMOVE, SB_HOST_CHMOD,   SB_HOST_READ,
-                                                  SB_HOST_CREATE};
+                                                  SB_HOST_CREATE, SB_HOST_SYNC};
     enum sb_host_action action = actions[luaL_checkoption(L, 1, NULL, names)];
     const char *base = check_path(L, 2), *name = check_path(L, 3);
     const char *other = lua_isnoneornil(L, 4) ? "" : check_path(L, 4);

@@ -71,6 +71,9 @@ function Journal:open(timeout)
   if ok then
     ok, err = hosttree.at(OP, "rename", self.path, name .. ".new", name .. ".log")
   end
+  if ok then -- else a machine that goes down may have the line, and no name that leads to it
+    ok, err = hosttree.at(OP, "sync", self.path, name .. ".log")
+  end
   if not ok or deadline and link.left(deadline) == 0 then
     file:close()
     return nil, err and errors.from(err, OP) or wait.timed_out(OP, "timeout", timeout)

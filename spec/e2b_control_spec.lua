@@ -633,6 +633,21 @@ describe("the control plane of E2B", function()
       kind("InvalidArgument", box:fork(0))
     end)
 
+    it("fork(n) made its copies one after another; eight are made at a time, not more", function()
+      local box = create()
+      plane:faults { { method = "POST", path = "^/v2/sandboxes$", times = 16, ["do"] = "meet", count = 8 } }
+      plane:log()
+      local copies, seen, most = assert_ok(box:fork(16)), {}, 0
+      for _, copy in ipairs(copies) do
+        seen[#seen + (seen[copy.id] and 0 or 1)], seen[copy.id] = copy, true
+      end
+      assert.equal(16, #seen)
+      for _, request in ipairs(plane:log()) do
+        most = math.max(most, request.running)
+      end
+      assert.equal(8, most)
+    end)
+
     it("fork(n) that fails half way leaves no copies", function()
       local before = #boxes.snapshots:list()
       local box = create()

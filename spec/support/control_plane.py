@@ -7,7 +7,8 @@
 #     lose, hold   does it, then closes without an answer, or says nothing;  cut  does it, then sends half of the answer
 #     twin     does it, and once more with the same body, `before` or after it
 #     pause    pauses the sandbox that the path names before it does anything
-#   GET /_log      every request since the last look: method, path, headers, body
+#     meet     waits for `count` requests that do the same; 503 when they do not come
+#   GET /_log      every request since the last look: method, path, headers, body, running (how many there were then)
 import ctypes
 import io
 import json
@@ -30,7 +31,7 @@ KEY = "e2b_" + "5a" * 20
 BEARER = "sk_e2b_" + "7b" * 20
 V1 = "v1" in sys.argv[1:]
 lock = threading.RLock()
-faults, log = [], []
+faults, log, running, meetings = [], [], set(), {}
 sandboxes, snapshots, keys, templates, builds, tags, files = {}, {}, {}, {}, {}, {}, {}
 templates["base"] = {"templateID": "t" * 20, "names": ["base"]}
 
@@ -325,6 +326,15 @@ class Handler(BaseHTTPRequestHandler):
         return {}
 
     def answer(self):
+        with lock:
+            running.add(self)
+        try:
+            self.answer_one()
+        finally:
+            with lock:
+                running.discard(self)
+
+    def answer_one(self):
         raw = self.take_body()
         body = json.loads(raw) if raw[:1] in (b"{", b"[") else {}
         if self.path == "/_faults":
@@ -344,7 +354,7 @@ class Handler(BaseHTTPRequestHandler):
             raw = json.dumps(found).encode()
         with lock:
             log.append({"method": self.command, "path": self.path, "headers": dict(self.headers), "body": raw.decode(),
-                        "peer": self.client_address[1]})
+                        "peer": self.client_address[1], "running": len(running)})
         f = self.fault()
         do = f.get("do")
         if do == "status":
@@ -352,6 +362,13 @@ class Handler(BaseHTTPRequestHandler):
                             dict(f.get("headers", {}), **({"Content-Type": f["type"]} if "type" in f else {})))
         if do in ("close", "reset"):
             return self.end(do == "reset")
+        if do == "meet":
+            with lock:
+                meeting = meetings.setdefault(f["count"], threading.Barrier(f["count"]))
+            try:
+                meeting.wait(5)
+            except threading.BrokenBarrierError:
+                return self.say(503, {"code": 503, "message": "nobody else came"}, {})
         if do == "stall":
             self.rfile.read(1)
             return self.end()

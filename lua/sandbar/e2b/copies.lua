@@ -13,6 +13,7 @@ local task = require "sandbar.task"
 local copies = {}
 
 local MOST, UNDO = 1000, 15
+local BESIDE = 8 -- creates at a time
 local LIFETIME = 3600
 
 -- The policy as the vendor has it, for a create. Values of headers come back only where the vendor tells them.
@@ -50,12 +51,37 @@ end
 
 local function undo(driver, made, snapshot)
   task.shield(function()
-    for _, r in ipairs(made) do
+    for _, r in pairs(made) do
       r.driver:destroy(r.fields.id, UNDO)
       r.release:cancel()
     end
     driver:delete_snapshot(snapshot, UNDO)
   end)
+end
+
+-- Puts the answers to `n` creates into `made`, several at a time. True, or nil and an error: then some are missing.
+local function create_all(made, n, create)
+  local next_one = 0
+  local function work()
+    while next_one < n do
+      next_one = next_one + 1
+      local at = next_one
+      local copy, err = create()
+      if not copy then
+        return nil, err
+      end
+      made[at] = copy
+    end
+    return true
+  end
+  if n == 1 then
+    return work()
+  end
+  local beside = {}
+  for i = 1, math.min(n, BESIDE) do
+    beside[i] = work
+  end
+  return task.all(beside)
 end
 
 --- The answers to `n` creates, or nil, an error and no copies.
@@ -75,24 +101,24 @@ function copies.make(driver, id, n, owned, timeout)
     undo(driver, {}, name)
     return nil, errors.from(err, "fork")
   end
-  local made = {}
-  for i = 1, n do
-    local copy
-    copy, err = driver:create(plan_of(r, snapshot, driver.env), link.left(deadline),
+  local made, ok = {}
+  ok, err = create_all(made, n, function()
+    local copy, why = driver:create(plan_of(r, snapshot, driver.env), link.left(deadline),
       owned and "create_scoped" or "create")
-    if not copy then
-      undo(driver, made, snapshot)
-      return nil, errors.from(link.told(err, timeout), "fork", { id = id })
+    if copy then
+      audit.emit("acquire", { what = "sandbox", op = "fork", id = copy.fields.id, owned = owned })
     end
-    made[i] = copy
-    audit.emit("acquire", { what = "sandbox", op = "fork", id = copy.fields.id, owned = owned })
+    return copy, why
+  end)
+  if not ok then
+    undo(driver, made, snapshot)
+    return nil, errors.from(link.told(err, timeout), "fork", { id = id })
   end
   task.shield(function()
     driver:delete_snapshot(snapshot, UNDO)
   end)
   if not owned then
     for _, copy in ipairs(made) do
-      local ok
       ok, err = copy.driver:keep(copy.fields.id, link.left(deadline))
       if not ok then
         undo(driver, made, snapshot)

@@ -149,30 +149,6 @@ describe("commands in a hosted sandbox", function()
       assert.equal("SIGKILL", r.signal)
       assert_ended "sleep 7175"
     end)
-
-    it("refuses what is not there yet, before anything is started", function()
-      for _, opts in ipairs { { clean_env = true } } do
-        kind("Unsupported", box:exec("true", opts))
-      end
-      kind("Unsupported", box:start("true", { stdout = "tail" }))
-      kind("Unsupported", box:start("true", { stdout = "spool" }))
-    end)
-
-    it("is nearly all that is there yet: files and attaching are refused", function()
-      local p = assert(box:start "sleep 7181")
-      kind("Unsupported", p:detach())
-      kind("Unsupported", p:reference())
-      kind("Unsupported", box:attach(p.pid))
-      kind("Unsupported", box.files:read "/etc/hostname")
-      kind("Unsupported", box.files:write("/tmp/x", "x"))
-      kind("Unsupported", box.files:write("/tmp/x", function() end))
-      kind("Unsupported", box.files:open "/etc/hostname")
-      kind("Unsupported", box.files:stat "/")
-      kind("Unsupported", box.files:glob "/*")
-      kind("Unsupported", box.files:watch "/tmp")
-      kind("Unsupported", box.files:upload("/etc/hostname", "/tmp/x"))
-      assert(p:kill { grace = 0 })
-    end)
   end)
 
   describe("start", function()

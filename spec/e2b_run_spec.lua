@@ -437,4 +437,105 @@ describe("a command over a stream", function()
     assert.equal(30000000, #r.bytes)
     assert.equal((30000000 - 1) % 251, r.bytes:byte(-1))
   end)
+
+  describe("that is to be killed", function()
+    local e2b_helper = require "sandbar.e2b.helper"
+
+    local function answer(status, body)
+      return "x" .. hex(("HTTP/1.1 %s\r\nContent-Type: application/proto\r\nContent-Length: %d\r\n\r\n%s"):format(
+        status, #body, body)) .. ";"
+    end
+
+    -- What finds processes by a list, and kills one.
+    local function killer(list)
+      local body, at = e2b_helper.killer()
+      return http.killer(origin, "box", "/process.Process/List", { "Content-Type: application/proto", "script: " .. list },
+        "/process.Process/Start", { "Content-Type: application/connect+proto", "script: h;" .. START .. ended(0) .. OVER
+        .. "z;" }, body, at)
+    end
+
+    local function run(script, list, max)
+      return http.run(origin, "/process.Process/Start", {
+        "Content-Type: application/connect+proto", "Connect-Protocol-Version: 1", "script: " .. script,
+      }, "process.StartRequest", { process = { cmd = "true" } }, 20, max, killer(list), "a-token")
+    end
+
+    local LIST = answer("200 OK", assert(message.encode("process.ListResponse", { processes = {
+      { pid = 40, config = { cmd = "sh", args = { "-c", "x #another" } } },
+      { pid = 41, config = { cmd = "sh", args = { "-c", "x #a-token" } }, tag = "t" },
+    } }, "proto")))
+
+    -- The number that the helper was sent with.
+    local function killed()
+      local _, _, body = counts()
+      return body:match("30303030" .. ("%x%x"):rep(6)):gsub("%x%x", function(pair)
+        return string.char(tonumber(pair, 16))
+      end)
+    end
+
+    it("is found by its token before its start was told of, by its number after that", function()
+      for _, max in ipairs { 10, false } do
+        local before = counts()
+        local r, err, partial = wait.op(run("q;", LIST, max or nil), 0.3, "exec")
+        assert.is_nil(r)
+        assert.equal("Timeout", err.kind)
+        assert(wait.op(partial.release:op(), 5, "exec"))
+        assert.equal("0000000041", killed())
+        assert.equal(before + 3, (counts()))
+      end
+      local before = counts()
+      local _, _, partial = wait.op(run("h;" .. START .. "q;", LIST, 10), 0.3, "exec")
+      assert(wait.op(partial.release:op(), 5, "exec"))
+      assert.equal("0000000007", killed())
+      assert.equal(before + 2, (counts()))
+    end)
+
+    it("is left alone when it has ended by itself, or its sandbox is gone", function()
+      local before = counts()
+      local op = run("h;" .. START .. ended(0) .. OVER .. "z;", LIST, 10)
+      assert.is_nil(assert(wait.op(op, 5, "exec")).release)
+      assert.equal(before + 1, (counts()))
+      local _, _, partial = wait.op(run("q;", answer("502 Bad Gateway",
+        '{"sandboxId":"i","message":"The sandbox was not found","code":502}'), 10), 0.2, "exec")
+      assert(wait.op(partial.release:op(), 5, "exec"))
+      assert.equal(before + 3, (counts()))
+    end)
+
+    it("is owned by the release that its start comes with", function()
+      local r = assert(wait.op(run("h;" .. START .. "q;", LIST), 5, "start"))
+      local before = counts()
+      assert(wait.op(r.release:op(), 5, "close"))
+      assert.equal("0000000007", killed())
+      assert.equal(before + 1, (counts()))
+      r.object:close()
+    end)
+  end)
+
+  it("whose output nobody reads any more goes on, and what had come can be read", function()
+    local r = assert(wait.op(begin("h;" .. START .. out "first" .. "d;o2000000;" .. ended(0) .. OVER .. "z;"), 5, "start"))
+    local body = r.object:stdout()
+    assert.equal("fir", assert(wait.bytes(body:read("exact", 3), 5, "read")))
+    body:end_reading()
+    assert.equal("st", (wait.bytes(body:read("all"), 5, "read")))
+    assert.is_nil((wait.bytes(body:read("some"), 5, "read")))
+    r.object:close()
+    r = assert(wait.op(begin("h;" .. START .. "o2000000;" .. ended(0) .. OVER .. "z;"), 5, "start"))
+    assert.equal("\0\1", assert(wait.bytes(r.object:stdout():read("exact", 2), 5, "read")))
+    r.object:stdout():end_reading()
+    assert.equal(0, assert(wait.op(r.object:wait(), 10, "wait")).fields.status)
+  end)
+
+  it("keeps the tail of an output that is not to be read, and holds nothing up", function()
+    local r = assert(wait.op(http.run(origin, "/process.Process/Start", {
+      "Content-Type: application/connect+proto", "Connect-Protocol-Version: 1",
+      "script: h;" .. START .. "o2000000;" .. event { data = { stderr = "bad" } } .. ended(0) .. OVER .. "z;",
+    }, "process.StartRequest", { process = { cmd = "true" } }, 20, nil, nil, nil, 1), 5, "start"))
+    assert.is_nil(r.object:stdout())
+    local fields = assert(wait.op(r.object:wait(), 10, "wait")).fields
+    assert.equal(2000000 - 65536, fields.dropped)
+    local tail = r.object:tail(1)
+    assert.equal(65536, #tail)
+    assert.equal((2000000 - 1) % 251, tail:byte(-1))
+    assert.equal("bad", (wait.bytes(r.object:stderr():read("all"), 5, "read")))
+  end)
 end)

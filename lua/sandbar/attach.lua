@@ -98,7 +98,7 @@ local function find(to, target, expect, deadline)
     return nil, err
   end
   local found = record.process(r.fields)
-  if ref and (ref.boot ~= to.box:boot() or not reference.matches(ref, found)) then
+  if ref and (ref.boot ~= to:boot(r.fields.boot) or not reference.matches(ref, found)) then
     return fail("NotFound", not_found)
   end
   if expect.cwd and expect.cwd ~= found.cwd then
@@ -181,6 +181,7 @@ function attach.attach(to, target, opts, timeout)
     _serial = serial,
     _start_ns = r.fields.start_ns,
     _record = record.process(r.fields),
+    _boot = r.fields.boot,
     _sandbox = to.handle,
     _attached = true,
     _over = (r.fields.running or 0) == 0,

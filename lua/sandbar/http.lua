@@ -61,8 +61,10 @@ http.authority = native.authority
 http.encode, http.decode, http.describe = native.encode, native.decode, native.describe
 http.base64, http.unbase64 = native.base64, native.unbase64
 
--- A command over a stream (e2b/run.h): run(origin, target, lines, type, message, silence, max_output) -> op.
-http.run = native.run
+-- A command over a stream (e2b/run.h): run(origin, target, lines, type, message, silence, max_output, killer, token,
+-- tails) -> op. What kills commands (e2b/killer.h): killer(origin, id, list target, lines, start target, lines, body,
+-- where the number stands in it).
+http.run, http.killer = native.run, native.killer
 -- What is written to one (e2b/input.h): input(origin, send target, close target, lines, pid, terminal).
 http.input = native.input
 
@@ -124,8 +126,7 @@ function http.recipe(port, fields)
   if not lines then
     return nil, err
   end
-  return native.recipe(port, fields.is_key, fields.id, lines, fields.find, fields.key, fields.prefix, fields.suffix,
-    fields.post)
+  return native.recipe(port, fields.is_key, fields.id, lines, fields.find, fields.key, fields.prefix, fields.suffix)
 end
 
 --- Starts a request: its operation, and what the body is written to when it comes in pieces. nil and an error

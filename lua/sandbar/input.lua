@@ -73,11 +73,11 @@ class = core.class("Input", methods, {
 })
 
 -- Its program writes no more, and others may.
-function input.leave(handle)
+function input.leave(handle, open)
   local state = core.state(handle, class)
   if not state._closed then
     state._closed = true
-    if state._native then
+    if state._native and not open then
       state._native:close_write()
     end
   end

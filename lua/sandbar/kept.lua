@@ -51,9 +51,15 @@ function kept.take(state, joined)
   return nil, jump
 end
 
--- What a pipe has brought: true. Nil was its end: true for one that shall be replaced, or nil and an error.
-function kept.add(state, data)
-  if data then
+-- What a pipe has brought, or why nothing: true. Nil was its end: true for one that shall be replaced, or nil and an
+-- error. A pipe that is a table has no frames by itself.
+function kept.add(state, data, err)
+  if type(state._native) == "table" then
+    data, err = state._native:frames(data, err)
+  end
+  if err then
+    return nil, err
+  elseif data then
     state._raw = state._raw .. data
     state._tried = false
     return true
@@ -90,11 +96,9 @@ local function next_bytes(state, deadline, joined)
     end
     if ok then
       data, err = stream.pipe_read(state, "some", CHUNK, link.left(deadline))
+      ok, err = kept.add(state, data, err)
     end
-    if not err then
-      ok, err = kept.add(state, data)
-    end
-    if not ok or err then
+    if not ok then
       return nil, err
     end
   end

@@ -59,6 +59,11 @@ function Link:heard(err)
   return err
 end
 
+-- Which run of the sandbox the connection is to.
+function Link:boot()
+  return self.box:boot()
+end
+
 -- Takes over what connect or resume has answered: the record, and the connection where there is none yet. One that
 -- a pause has kept goes on with the epoch in the record.
 function Link:take(r)

@@ -21,13 +21,17 @@ end
 
 local poll
 
--- What a pipe has brought, or nil at its end.
-local function arrived(state, data)
-  if not state._kept then
+-- What a pipe has brought, or nil at its end; or `e`.
+local function arrived(state, data, e)
+  local err = e and errors.from(e, "output")
+  if err and not state._kept then
+    return true, nil, err
+  elseif not state._kept then
     state._ended = data == nil
     return true, data
   end
-  local ok, err = state._kept.add(state, data)
+  local ok
+  ok, err = state._kept.add(state, data, err)
   if not ok then
     return true, nil, err
   end
@@ -53,21 +57,14 @@ function poll(state)
       return false
     end
     state._op = nil
-    local data, e = op:bytes()
-    if e then
-      return true, nil, errors.from(e, "output")
-    end
-    return arrived(state, data)
+    return arrived(state, op:bytes())
   end
   if state._ended or not state._native then
     return state._ended or not state._kept, nil -- else it needs another pipe
   end
   local done, data, e = state._native:try_read("some", CHUNK)
-  if done and e then
-    return true, nil, errors.from(e, "output")
-  end
   if done then
-    return arrived(state, data)
+    return arrived(state, data, e)
   end
   return false
 end

@@ -244,12 +244,12 @@ function methods:reference(opts)
         return nil, err
       end
       found = record.process(r.fields)
-      state._record = found
+      state._record, state._boot = found, r.fields.boot
     end
     state._reference = reference.format {
       sandbox = state._link.id,
       pid = found.pid,
-      boot = state._link.box:boot(),
+      boot = state._link:boot(state._boot),
       start_ns = found.start_ns,
       args = found.args,
       cwd = found.cwd,
@@ -286,7 +286,7 @@ function methods:close(opts)
   if state.stderr then
     state.stderr:close()
   end
-  input.leave(state.stdin)
+  input.leave(state.stdin, state._kept_in and state._link.feeds) -- there it is the process's own, nobody keeps another
   process.give_back(state)
   return ok, err
 end

@@ -202,6 +202,7 @@ function record.process(fields)
     detached = (fields.detached or 0) ~= 0,
     running = (fields.running or 0) ~= 0,
     start_ns = fields.start_ns,
+    fingerprint = fields.fingerprint, -- where the vector itself is not known
     pty = fields.cols and { cols = fields.cols, rows = fields.rows } or nil,
   }
 end

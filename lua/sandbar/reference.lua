@@ -151,7 +151,7 @@ function reference.matches(ref, process)
   return ref.pid == process.pid
     and ref.start_ns + 0.0 == process.start_ns + 0.0
     and ref.cwd == (process.cwd or "")
-    and ref.fingerprint == reference.fingerprint(process.args)
+    and ref.fingerprint == (process.fingerprint or reference.fingerprint(process.args))
 end
 
 return reference

@@ -48,8 +48,8 @@ local function absorb(state, timeout)
   if op:done() then
     state._op = nil
   end
-  if state._kept and not err then
-    return state._kept.add(state, data)
+  if state._kept and not (err and err.kind == "Cancelled") then
+    return state._kept.add(state, data, err)
   end
   if data then
     state._stash = state._stash .. data

@@ -9,24 +9,20 @@
 
 #include "e2b/envelope.h"
 #include "e2b/event.h"
+#include "e2b/kept.h"
+#include "e2b/killer.h"
 #include "engine/proto.h"
 #include "http/core.h"
 #include "http/port.h"
 #include "http/post.h"
-#include "runtime/large.h"
 
 #define TOLD_MOST 65536u /* kept of what a refusal says */
+#define TAIL_MOST 65536u
 
 struct waiter {
     struct waiter *next;
     struct sb_run *run; /* a reference */
     struct sb_op *op;
-};
-
-struct kept {
-    unsigned char *data;
-    size_t len, cap;
-    uint64_t dropped;
 };
 
 /* How it ended: written once, on the I/O thread. */
@@ -39,20 +35,23 @@ struct outcome {
 struct sb_run {
     struct sb_object object;
     _Atomic uint32_t pid;
-    struct sb_body *bodies[2]; /* references; NULL when it is captured */
+    struct sb_body *bodies[2]; /* references; NULL when it is captured, or only its tail is kept */
     _Atomic(struct outcome *) outcome;
     /* [io] */
+    struct sb_release
+        *release; /* of the command, until somebody else has it; NULL: there is none */
+    struct sb_doomed *doomed;
     struct sb_post *post; /* until it has ended; the run is referenced as long */
     struct sb_queue *queues[2];
     int capture;
     size_t max_output;
     uint64_t silence;
-    struct kept kept[2];
-    struct sb_op *op; /* of the start, or of a captured run */
+    struct sb_kept kept[2]; /* tails: everybody's once there is an outcome */
+    struct sb_op *op;       /* of the start, or of a captured run */
     struct waiter *waiters;
     struct sb_envelopes envelopes;
     long status; /* HTTP's, of an answer that is no stream */
-    struct kept told;
+    struct sb_kept told;
     int started, ended, over; /* the events start and end, the end of the stream */
     int wait_status;
     char words[64];
@@ -112,62 +111,6 @@ static void give_outcome(struct sb_op *op, const struct outcome *outcome)
         sb_op_complete(op);
 }
 
-static void give_kept(struct kept *kept, size_t most, int tail, unsigned char **bytes, size_t *len)
-{
-    if (tail && kept->len > most) {
-        memmove(kept->data, kept->data + kept->len - most, most);
-        kept->dropped += kept->len - most;
-        kept->len = most;
-    }
-    *bytes = kept->data;
-    *len = kept->len;
-    kept->data = NULL;
-    kept->len = kept->cap = 0;
-}
-
-/* ---- what is kept ---- */
-
-static int keep(struct kept *kept, const unsigned char *data, size_t len)
-{
-    if (kept->cap - kept->len < len) {
-        size_t cap = kept->cap < 4096 ? 4096 : kept->cap;
-        while (cap - kept->len < len)
-            cap *= 2;
-        unsigned char *more = realloc(kept->data, cap);
-        if (more == NULL)
-            return -1;
-        kept->data = more;
-        kept->cap = cap;
-    }
-    sb_large_copy(kept->data + kept->len, data, len);
-    kept->len += len;
-    return 0;
-}
-
-static int keep_head(struct kept *kept, const unsigned char *data, size_t len, size_t most)
-{
-    size_t room = most - kept->len, n = len < room ? len : room;
-    kept->dropped += len - n;
-    return n > 0 ? keep(kept, data, n) : 0;
-}
-
-/* The last `most` bytes, and for a while some more: moving them each time would cost more. */
-static int keep_tail(struct kept *kept, const unsigned char *data, size_t len, size_t most)
-{
-    if (len > most) {
-        kept->dropped += len - most;
-        data += len - most;
-        len = most;
-    }
-    if (kept->len + len > most + most / 2 + 65536) {
-        size_t stay = most - len < kept->len ? most - len : kept->len;
-        kept->dropped += kept->len - stay;
-        memmove(kept->data, kept->data + kept->len - stay, stay);
-        kept->len = stay;
-    }
-    return keep(kept, data, len);
-}
-
 /* ---- the end ---- */
 
 static struct outcome *judge(struct sb_run *run, const struct sb_error *err)
@@ -217,6 +160,19 @@ static void answer_waiters(struct sb_run *run, const struct outcome *outcome)
     }
 }
 
+/* Of a command that nobody has got. One whose handle was closed meanwhile is killed. */
+static void drop_release(struct sb_run *run, int fire)
+{
+    if (run->release == NULL)
+        return;
+    if (fire)
+        sb_release_fire(run->release, NULL);
+    else
+        sb_release_cancel(run->release);
+    sb_release_unref(run->release);
+    run->release = NULL;
+}
+
 static struct outcome no_memory = {{.kind = SB_ERR_INTERNAL, .message = "out of memory"}, 0};
 
 static void on_end(void *arg, const struct sb_error *err)
@@ -225,6 +181,9 @@ static void on_end(void *arg, const struct sb_error *err)
     struct sb_op *op = run->op;
     run->post = NULL;
     run->op = NULL;
+    drop_release(run, err != NULL && err->kind == SB_ERR_CLOSED && !run->ended);
+    for (int i = 0; i < 2 && !run->capture; i++)
+        sb_kept_trim(&run->kept[i], TAIL_MOST);
     struct outcome *outcome = judge(run, err);
     if (outcome == NULL)
         outcome = &no_memory;
@@ -237,8 +196,8 @@ static void on_end(void *arg, const struct sb_error *err)
     if (op != NULL) {
         struct sb_result *result = sb_op_result(op);
         if (run->capture) {
-            give_kept(&run->kept[0], run->max_output, 0, &result->bytes, &result->bytes_len);
-            give_kept(&run->kept[1], run->max_output, 1, &result->bytes2, &result->bytes2_len);
+            sb_kept_give(&run->kept[0], run->max_output, &result->bytes, &result->bytes_len);
+            sb_kept_give(&run->kept[1], run->max_output, &result->bytes2, &result->bytes2_len);
             give_fields(run, result); /* dropped has grown, perhaps */
             if (outcome->error.kind != SB_OK)
                 sb_op_fail(op, &outcome->error);
@@ -277,8 +236,10 @@ static int take_output(struct sb_run *run, int at, const struct sb_wire *data)
     if (len == 0)
         return 0;
     if (run->capture)
-        return at == 0 ? keep_head(&run->kept[0], data->at, len, run->max_output)
-                       : keep_tail(&run->kept[1], data->at, len, run->max_output);
+        return at == 0 ? sb_keep_head(&run->kept[0], data->at, len, run->max_output)
+                       : sb_keep_tail(&run->kept[1], data->at, len, run->max_output);
+    if (run->queues[at] == NULL)
+        return sb_keep_tail(&run->kept[at], data->at, len, TAIL_MOST);
     if (sb_queue_append(run->queues[at], data->at, len) < 0)
         return -1;
     if (sb_queue_full(run->queues[at], 0))
@@ -291,12 +252,16 @@ static void take_start(struct sb_run *run, const struct sb_event *event)
     struct sb_op *op = run->op;
     run->started = 1;
     atomic_store_explicit(&run->pid, event->pid, memory_order_relaxed);
+    if (run->release != NULL)
+        sb_doomed_tell(run->doomed, event->pid);
     if (run->capture || op == NULL)
         return;
     run->op = NULL;
     struct sb_result *result = sb_op_result(op);
     give_fields(run, result);
     result->object = sb_object_ref(run);
+    result->release = run->release;
+    run->release = NULL;
     sb_op_complete(op);
 }
 
@@ -337,14 +302,14 @@ static int take_envelope(void *arg, unsigned flags, const unsigned char *payload
     if ((flags & SB_ENVELOPE_END) == 0)
         return take_event(run, payload, len);
     run->over = 1;
-    return keep_head(&run->told, payload, len, TOLD_MOST);
+    return sb_keep_head(&run->told, payload, len, TOLD_MOST);
 }
 
 static int on_data(void *arg, const unsigned char *data, size_t len, struct sb_error *err)
 {
     struct sb_run *run = arg;
     if (run->status != 0) { /* why not, in its words */
-        if (keep_head(&run->told, data, len, TOLD_MOST) == 0)
+        if (sb_keep_head(&run->told, data, len, TOLD_MOST) == 0)
             return 0;
         return sb_fail(err, SB_ERR_INTERNAL, "out of memory");
     }
@@ -383,10 +348,16 @@ static void on_reader(void *arg)
         sb_post_go_on(run->post);
 }
 
+/* Nobody waits for it any more: what was begun there is killed, and the result has the release that does it. */
 static void on_cancel(struct sb_op *op, void *owner)
 {
-    (void)op;
-    let_go(owner, SB_ERR_CANCELLED, "cancelled");
+    struct sb_run *run = owner;
+    if (run->release != NULL && !run->ended && run->post != NULL && sb_post_sent(run->post)) {
+        sb_release_fire(run->release, NULL);
+        sb_op_result(op)->release = run->release;
+        run->release = NULL;
+    }
+    let_go(run, SB_ERR_CANCELLED, "cancelled");
 }
 
 static void on_begin(void *arg)
@@ -412,14 +383,22 @@ static struct sb_run *new_run(const struct sb_run_options *options)
     run->capture = options->capture;
     run->max_output = options->max_output;
     run->silence = options->silence;
+    if (options->killer != NULL) {
+        run->release = sb_killer_expect(options->killer, options->token, &run->doomed);
+        if (run->release == NULL)
+            goto no_memory;
+    }
     for (int i = 0; i < 2 && !run->capture; i++) {
+        if (options->tails & (1u << i))
+            continue;
         run->bodies[i] = sb_body_new(&run->queues[i], on_reader, run);
-        if (run->bodies[i] == NULL) {
-            sb_object_unref(run);
-            return NULL;
-        }
+        if (run->bodies[i] == NULL)
+            goto no_memory;
     }
     return run;
+no_memory:
+    sb_object_unref(run);
+    return NULL;
 }
 
 /* The request's one message in its envelope: memory of its own. */
@@ -512,6 +491,16 @@ const unsigned char *sb_run_exited(const struct sb_run *run, size_t *len)
     return outcome->fields;
 }
 
+const unsigned char *sb_run_tail(const struct sb_run *run, int fd, size_t *len)
+{
+    const struct sb_kept *kept = &run->kept[fd - 1];
+    *len = 0;
+    if (run->capture || atomic_load_explicit(&run->outcome, memory_order_acquire) == NULL)
+        return NULL;
+    *len = kept->len;
+    return kept->data;
+}
+
 static void on_wait_cancel(struct sb_op *op, void *owner)
 {
     drop_waiter(owner);
@@ -593,6 +582,7 @@ static void destroy(struct sb_object *object)
         free(run->kept[i].data);
     }
     free(run->told.data);
+    drop_release(run, 0);
     sb_envelopes_free(&run->envelopes);
     if (outcome != &no_memory)
         free(outcome);

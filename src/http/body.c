@@ -26,7 +26,8 @@ struct sb_queue {
     unsigned char *old; /* ... here, since buf had to be replaced meanwhile */
     size_t scanned;     /* of len: known to hold no newline */
     size_t wanted;      /* what the waiting reader needs to go on, above the high mark if need be */
-    int ended, gone, full;
+    int ended;          /* nothing more comes, or is taken */
+    int gone, full;
     struct sb_error error;
     struct sb_op *waiting; /* holds a reference of the queue */
     enum sb_read_mode mode;
@@ -358,6 +359,20 @@ void sb_body_close(struct sb_body *body)
         unref(queue);
 }
 
+void sb_body_end_reading(struct sb_body *body)
+{
+    struct sb_queue *queue = body->queue;
+    if (body->object.generation != sb_generation())
+        return;
+    pthread_mutex_lock(&queue->lock);
+    int first = !queue->ended && !queue->gone;
+    queue->ended = 1;
+    queue->full = 0;
+    pthread_mutex_unlock(&queue->lock);
+    if (first && sb_loop_post(on_gone, ref(queue), NULL) < 0)
+        unref(queue);
+}
+
 int sb_body_at_end(struct sb_body *body)
 {
     pthread_mutex_lock(&body->queue->lock);
@@ -401,7 +416,7 @@ int sb_queue_full(struct sb_queue *queue, size_t beyond)
 {
     pthread_mutex_lock(&queue->lock);
     size_t high = queue->wanted > SB_BODY_HIGH ? queue->wanted : SB_BODY_HIGH;
-    int full = queue->len >= high && queue->len - high >= beyond;
+    int full = !queue->ended && queue->len >= high && queue->len - high >= beyond;
     if (full)
         queue->full = 1; /* until it is thirsty */
     pthread_mutex_unlock(&queue->lock);
@@ -452,7 +467,7 @@ int sb_queue_append(struct sb_queue *queue, const void *data, size_t len)
 {
     pthread_mutex_lock(&queue->lock);
     int rc = 0;
-    if (!queue->gone) {
+    if (!queue->gone && !queue->ended) {
         rc = reserve(queue, len);
         if (rc == 0) {
             sb_large_copy(queue->buf + queue->off + queue->len, data, len);
@@ -470,9 +485,9 @@ void sb_queue_end(struct sb_queue *queue, const struct sb_error *err)
 {
     queue->wake = NULL;
     pthread_mutex_lock(&queue->lock);
-    queue->ended = 1;
-    if (err != NULL)
+    if (err != NULL && !queue->ended)
         queue->error = *err;
+    queue->ended = 1;
     pthread_mutex_unlock(&queue->lock);
     serve(queue);
     unref(queue);

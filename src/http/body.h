@@ -28,6 +28,8 @@ int sb_body_try_read(struct sb_body *body, enum sb_read_mode mode, size_t n,
 void sb_body_give_back(struct sb_body *body);
 int sb_body_has_lent(struct sb_body *body);
 void sb_body_close(struct sb_body *body); /* the transfer is given up; idempotent */
+/* What has come can still be read; whatever comes later is nobody's, and holds nothing up. */
+void sb_body_end_reading(struct sb_body *body);
 int sb_body_at_end(struct sb_body *body);
 
 /* The transfer's side: [io]. The queue outlives the object: one reference each. `wake(arg)` is

@@ -74,6 +74,11 @@ void sb_post_abort(struct sb_post *post, const struct sb_error *err)
     end(post, err);
 }
 
+int sb_post_sent(const struct sb_post *post)
+{
+    return post->requests > 0;
+}
+
 static void cut(struct sb_post *post, const char *why)
 {
     struct sb_error err = {0};

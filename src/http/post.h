@@ -31,7 +31,8 @@ void sb_post_begin(struct sb_post *post, const struct sb_post_sink *sink, void *
                    uint64_t silence);
 /* Takes no more bytes than have been received, until it goes on. From inside `data`, too. */
 void sb_post_hold(struct sb_post *post);
-void sb_post_go_on(struct sb_post *post); /* never from inside `data` */
+void sb_post_go_on(struct sb_post *post);     /* never from inside `data` */
+int sb_post_sent(const struct sb_post *post); /* it may have reached the other side */
 /* Ends it with this, its connection closed. Never from inside the sink. */
 void sb_post_abort(struct sb_post *post, const struct sb_error *err);
 

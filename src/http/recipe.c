@@ -19,7 +19,6 @@ struct sb_recipe {
     struct sb_slice *headers;
     size_t header_count;
     char *find, *key, *prefix, *suffix;
-    struct sb_slice post; /* ours; data NULL: DELETE */
     _Atomic(char *) target;
     /* [io] while it runs */
     struct sb_release *running;
@@ -41,7 +40,6 @@ static void free_memory(struct sb_recipe *recipe)
     free(recipe->prefix);
     free(recipe->suffix);
     free(recipe->target);
-    free((char *)(uintptr_t)recipe->post.data);
     sb_object_unref(recipe->port);
     free(recipe);
 }
@@ -65,7 +63,7 @@ static void finish(struct sb_recipe *recipe, const struct sb_error *err)
 }
 
 /* What an answer means to somebody who wants the thing to be gone; 0: that it is. */
-static int judge(const struct sb_answered *answer, int posted, struct sb_error *err)
+static int judge(const struct sb_answered *answer, struct sb_error *err)
 {
     *err = (struct sb_error){0};
     if (answer->error != NULL) {
@@ -76,9 +74,6 @@ static int judge(const struct sb_answered *answer, int posted, struct sb_error *
     }
     if (answer->status / 100 == 2 || answer->status == 404)
         return 0;
-    if (posted && answer->status == 502 && answer->body_len > 0 &&
-        memmem(answer->body, answer->body_len, "sandbox was not found", 21) != NULL)
-        return 0; /* and its processes with it */
     enum sb_err kind = answer->status == 401   ? SB_ERR_UNAUTHENTICATED
                        : answer->status == 403 ? SB_ERR_PERMISSION_DENIED
                        : answer->status == 409 ? SB_ERR_BUSY
@@ -92,7 +87,7 @@ static void on_deleted(void *arg, const struct sb_answered *answer)
 {
     struct sb_recipe *recipe = arg;
     struct sb_error err;
-    finish(recipe, judge(answer, recipe->post.data != NULL, &err) == 0 ? NULL : &err);
+    finish(recipe, judge(answer, &err) == 0 ? NULL : &err);
 }
 
 static int ask(struct sb_recipe *recipe, const char *method, const char *target,
@@ -105,10 +100,6 @@ static int ask(struct sb_recipe *recipe, const char *method, const char *target,
         .header_count = recipe->header_count,
         .max_body = ANSWER_MOST,
     };
-    if (recipe->post.data != NULL) {
-        request.body = recipe->post;
-        request.has_body = request.repeatable = 1;
-    }
     sb_timer_set(&recipe->patience, sb_now() + PATIENCE);
     recipe->fetch = sb_fetch_told(recipe->port, &request, told, recipe, err);
     return recipe->fetch != NULL ? 0 : -1;
@@ -116,7 +107,7 @@ static int ask(struct sb_recipe *recipe, const char *method, const char *target,
 
 static int delete_it(struct sb_recipe *recipe, const char *target, struct sb_error *err)
 {
-    return ask(recipe, recipe->post.data != NULL ? "POST" : "DELETE", target, on_deleted, err);
+    return ask(recipe, "DELETE", target, on_deleted, err);
 }
 
 static int is_blank(char c)
@@ -157,7 +148,7 @@ static void on_found(void *arg, const struct sb_answered *answer)
     struct sb_error err;
     char value[VALUE_MOST + 1], *target;
     recipe->fetch = NULL;
-    if (judge(answer, 0, &err) < 0) {
+    if (judge(answer, &err) < 0) {
         finish(recipe, &err);
         return;
     }
@@ -230,13 +221,6 @@ static int copy_texts(struct sb_recipe *recipe, const struct sb_recipe_options *
         if (from[i] != NULL && *to[i] == NULL)
             return -1;
     }
-    if (options->post.data == NULL)
-        return 0;
-    char *post = malloc(options->post.len + 1);
-    if (post == NULL)
-        return -1;
-    memcpy(post, options->post.data, options->post.len);
-    recipe->post = (struct sb_slice){post, options->post.len};
     return 0;
 }
 
@@ -245,7 +229,6 @@ struct sb_recipe *sb_recipe_new(struct sb_port *port, const struct sb_recipe_opt
 {
     static const struct sb_release_type sandbox = {"sandbox", run, let_go};
     static const struct sb_release_type key = {"API key", run, let_go};
-    static const struct sb_release_type process = {"process", run, let_go};
     struct sb_recipe *recipe = calloc(1, sizeof *recipe);
     if (recipe == NULL)
         goto no_memory;
@@ -255,10 +238,8 @@ struct sb_recipe *sb_recipe_new(struct sb_port *port, const struct sb_recipe_opt
         sb_object_unref(recipe);
         goto no_memory;
     }
-    *release = sb_release_new(options->post.data != NULL ? &process
-                              : options->is_key          ? &key
-                                                         : &sandbox,
-                              sb_object_ref(recipe), options->id);
+    *release =
+        sb_release_new(options->is_key ? &key : &sandbox, sb_object_ref(recipe), options->id);
     if (*release != NULL)
         return recipe;
     sb_object_unref(recipe); /* the release's */

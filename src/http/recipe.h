@@ -19,8 +19,6 @@ struct sb_recipe_options {
     const char *key;    /* "sandboxID" */
     const char *prefix; /* "/sandboxes/" */
     const char *suffix; /* behind the value of `key`, "" */
-    struct sb_slice
-        post; /* of a process: what is sent to the target it is bound to, instead of a DELETE */
 };
 
 struct sb_recipe;

@@ -485,6 +485,12 @@ static int body_close(lua_State *L)
     return 0;
 }
 
+static int body_end_reading(lua_State *L)
+{
+    sb_body_end_reading(sb_lua_check_object(L, 1, &sb_body_type));
+    return 0;
+}
+
 static int body_at_end(lua_State *L)
 {
     lua_pushboolean(L, sb_body_at_end(sb_lua_check_object(L, 1, &sb_body_type)));
@@ -492,11 +498,10 @@ static int body_at_end(lua_State *L)
 }
 
 static const luaL_Reg body_methods[] = {
-    {"read", body_read},   {"try_read", body_try_read},
-    {"close", body_close}, {"at_end", body_at_end},
-    {NULL, NULL},
+    {"read", body_read},     {"try_read", body_try_read},       {"close", body_close},
+    {"at_end", body_at_end}, {"end_reading", body_end_reading}, {NULL, NULL},
 };
-static const char *const body_plain[] = {"try_read", "close", "at_end", NULL};
+static const char *const body_plain[] = {"try_read", "close", "at_end", "end_reading", NULL};
 static const struct sb_lua_class body_class = {
     &sb_body_type, "sandbar.NativeBody", body_methods, body_plain, 16384, NULL};
 

@@ -10,6 +10,6 @@ const struct sb_slice *sb_lua_check_lines(lua_State *L, int arg, size_t *count);
 
 /* The module's table is on top of the stack and stays there. */
 void sb_lua_open_recipe(lua_State *L);
-void sb_lua_open_run(lua_State *L); /* adds run and input */
+void sb_lua_open_run(lua_State *L); /* adds run, input and killer */
 
 #endif

@@ -9,7 +9,7 @@
 #include "../http/recipe.h"
 #include "http.h"
 
-/* recipe(port, is_key, id, lines, find | nil, key | nil, prefix | nil, suffix | nil, post | nil) -> recipe, release */
+/* recipe(port, is_key, id, lines, find | nil, key | nil, prefix | nil, suffix | nil) -> recipe, release */
 static int new_recipe(lua_State *L)
 {
     struct sb_port *port = sb_lua_check_object(L, 1, &sb_port_type);
@@ -21,9 +21,7 @@ static int new_recipe(lua_State *L)
         .prefix = luaL_optstring(L, 7, "/"),
         .suffix = luaL_optstring(L, 8, ""),
     };
-    if (!lua_isnoneornil(L, 9))
-        options.post.data = luaL_checklstring(L, 9, &options.post.len);
-    lua_settop(L, 9);
+    lua_settop(L, 8);
     options.headers = sb_lua_check_lines(L, 4, &options.header_count);
     struct sb_error err = {SB_OK};
     struct sb_release *release = NULL;

@@ -5,12 +5,13 @@
 #include "../runtime/api.h"
 
 #include "../e2b/input.h"
+#include "../e2b/killer.h"
 #include "../e2b/run.h"
 #include "http.h"
 #include "message.h"
 
-/* run(origin, target, lines, type, message, silence, max_output | nil) -> op; with max_output captured. A message that
- * is none of its type: nil, why. */
+/* run(origin, target, lines, type, message, silence, max_output | nil, killer | nil, token | nil, tails | nil) -> op;
+ * with max_output captured. A message that is none of its type: nil, why. */
 static int new_run(lua_State *L)
 {
     struct sb_port *origin = sb_lua_check_object(L, 1, &sb_port_type);
@@ -26,7 +27,12 @@ static int new_run(lua_State *L)
     options.silence = (uint64_t)(silence * 1e9);
     options.capture = !lua_isnoneornil(L, 7);
     options.max_output = (size_t)most;
-    lua_settop(L, 7);
+    if (!lua_isnoneornil(L, 8)) {
+        options.killer = sb_lua_check_object(L, 8, &sb_killer_type);
+        options.token = luaL_checkstring(L, 9);
+    }
+    options.tails = (unsigned)luaL_optinteger(L, 10, 0);
+    lua_settop(L, 10);
     if (sb_lua_forked(L, origin))
         return 1;
     options.headers = sb_lua_check_lines(L, 3, &options.header_count);
@@ -77,6 +83,18 @@ static int run_exited(lua_State *L)
     return fields == NULL ? 0 : sb_lua_push_fields(L, fields, len);
 }
 
+/* tail(fd) -> the end of an output of which no more is kept, "" before the stream has ended */
+static int run_tail(lua_State *L)
+{
+    struct sb_run *run = check(L);
+    lua_Integer fd = luaL_checkinteger(L, 2);
+    luaL_argcheck(L, fd == 1 || fd == 2, 2, "neither 1 nor 2");
+    size_t len = 0;
+    const unsigned char *data = sb_run_tail(run, (int)fd, &len);
+    lua_pushlstring(L, data != NULL ? (const char *)data : "", len);
+    return 1;
+}
+
 static int run_wait(lua_State *L)
 {
     struct sb_run *run = check(L);
@@ -101,9 +119,9 @@ static void collected(void *run)
 
 static const luaL_Reg methods[] = {
     {"pid", run_pid},   {"stdout", run_stdout}, {"stderr", run_stderr}, {"exited", run_exited},
-    {"wait", run_wait}, {"close", run_close},   {NULL, NULL},
+    {"wait", run_wait}, {"tail", run_tail},     {"close", run_close},   {NULL, NULL},
 };
-static const char *const plain[] = {"pid", "stdout", "stderr", "exited", "close", NULL};
+static const char *const plain[] = {"pid", "stdout", "stderr", "exited", "tail", "close", NULL};
 static const struct sb_lua_class class = {&sb_run_type, "sandbar.NativeRun", methods, plain, 4096,
                                           collected};
 
@@ -183,8 +201,54 @@ static const char *const input_plain[] = {"try_write", "close_write", "close", N
 static const struct sb_lua_class input_class = {
     &sb_input_type, "sandbar.NativeInput", input_methods, input_plain, 4096, NULL};
 
+/* ---- what kills it ---- */
+
+/* killer(origin, id, list target, lines, start target, lines, body, pid_at) -> killer */
+static int new_killer(lua_State *L)
+{
+    struct sb_port *origin = sb_lua_check_object(L, 1, &sb_port_type);
+    struct sb_killer_options options = {
+        .id = luaL_checkstring(L, 2),
+        .list = luaL_checkstring(L, 3),
+        .start = luaL_checkstring(L, 5),
+    };
+    options.helper.data = luaL_checklstring(L, 7, &options.helper.len);
+    options.pid_at = (size_t)luaL_checknumber(L, 8);
+    luaL_argcheck(L, options.pid_at + SB_KILLER_DIGITS <= options.helper.len, 8, "beyond the body");
+    lua_settop(L, 8);
+    options.listing.at = sb_lua_check_lines(L, 4, &options.listing.count);
+    options.starting.at = sb_lua_check_lines(L, 6, &options.starting.count);
+    struct sb_error err = {SB_OK};
+    struct sb_object *killer = (struct sb_object *)sb_killer_new(origin, &options, &err);
+    if (killer == NULL)
+        return luaL_error(L, "%s", err.message);
+    sb_lua_push_object(L, &killer);
+    return 1;
+}
+
+/* release(pid) -> release */
+static int killer_release(lua_State *L)
+{
+    struct sb_killer *killer = sb_lua_check_object(L, 1, &sb_killer_type);
+    uint32_t pid = (uint32_t)luaL_checknumber(L, 2);
+    luaL_argcheck(L, pid != 0, 2, "no process");
+    struct sb_release *release = sb_killer_release(killer, pid);
+    if (release == NULL)
+        return luaL_error(L, "not enough memory");
+    sb_lua_push_release(L, &release);
+    return 1;
+}
+
+static const luaL_Reg killer_methods[] = {{"release", killer_release}, {NULL, NULL}};
+static const char *const killer_plain[] = {"release", NULL};
+static const struct sb_lua_class killer_class = {
+    &sb_killer_type, "sandbar.NativeKiller", killer_methods, killer_plain, 2048, NULL};
+
 void sb_lua_open_run(lua_State *L)
 {
+    sb_lua_register(L, &killer_class);
+    lua_pushcfunction(L, new_killer);
+    lua_setfield(L, -2, "killer");
     sb_lua_register(L, &input_class);
     lua_pushcfunction(L, new_input);
     lua_setfield(L, -2, "input");

@@ -21,6 +21,7 @@ local OURS = {
   signals = "all",
   tree_kill = "group",
   pty = true,
+  spool = true,
 }
 
 --- A new table, complete.

@@ -5,18 +5,20 @@ local address = require "sandbar.e2b.address"
 local base = require "sandbar.link"
 local errors = require "sandbar.errors"
 local lazy = require "sandbar.lazy"
+local helper = require "sandbar.e2b.helper"
 local process = require "sandbar.e2b.process"
 local record = require "sandbar.record"
 local request = require "sandbar.e2b.request"
 local wait = require "sandbar.wait"
 
+local listed = lazy "sandbar.e2b.listed"
 local rpc = lazy "sandbar.e2b.rpc" -- it brings libcurl
 
 local link = {}
 
 local methods = {}
 
-local KILL_LIMIT = 5 -- seconds for what ends a command whose time is over
+local KILL_LIMIT = 2 -- seconds for what ends a command whose time is over
 local KEPT = 4096 -- bytes of what a helper says
 
 local SIGKILL = 9
@@ -31,7 +33,8 @@ function methods:calls()
       return nil, err
     end
     self.rpc, err = rpc.new {
-      base = url, vendor_id = access.vendor_id, token = access.daemon_token, proxy = proxy, ca_file = client.ca_file,
+      base = url, id = self.id, vendor_id = access.vendor_id,
+      token = access.daemon_token, proxy = proxy, ca_file = client.ca_file,
     }
     if not self.rpc then
       return nil, err
@@ -65,41 +68,26 @@ end
 
 -- ---- commands ----
 
--- An operation that has failed before it began.
+-- The operation of a command's stream, or nil and why there is none.
 local function stream_of(self, fields, max)
   local calls, err = self:calls()
-  local message
+  local message, token
   if calls then
-    message, err = request.start(fields)
+    message, token = request.start(fields)
+    err = not message and token or nil
   end
   if not message then
     return nil, err
   end
-  return calls:stream("process.Process/Start", "process.StartRequest", message,
-    { user = fields.user, limit = fields.time_limit_ms, max = max })
-end
-
--- What ends the command is sent and not waited for: whoever was waiting may have no time any more. Its operation must
--- not be collected before its end.
-local function kill(self, pid)
-  local calls = self.rpc
-  local op = calls and calls:stream("process.Process/Start", "process.StartRequest", request.kill(SIGKILL, pid, 0),
-    { user = "root", max = KEPT })
-  self.killing = self.killing or {}
-  for running in pairs(self.killing) do
-    if running:done() then
-      self.killing[running] = nil
-    end
-  end
-  if op then
-    self.killing[op] = true
-  end
-  return op
+  fields.token = token
+  return calls:stream("process.Process/Start", "process.StartRequest", message, {
+    user = fields.user, limit = fields.time_limit_ms, max = max, token = token, tails = request.unread(fields),
+  })
 end
 
 -- The time that the daemon was told is over: it has killed the process, and the rest of the group is killed here.
 local function at_limit(self, fields)
-  kill(self, fields.pid)
+  self.rpc:killer():release(fields.pid):fire()
   fields.status, fields.reason = SIGKILL, "limit"
   return { fields = fields }
 end
@@ -126,7 +114,7 @@ local function judged(self, err, partial, op, limited)
   return nil, errors.from(self:judge(told), op)
 end
 
-function methods:exec(fields, _, timeout, max)
+function methods:exec(fields, _, timeout, max, _, held)
   local ok, err = self:native(timeout, "exec")
   if not ok then
     return nil, errors.from(err, "exec")
@@ -136,21 +124,21 @@ function methods:exec(fields, _, timeout, max)
   if not op then
     return nil, errors.from(err, "exec")
   end
+  if held then
+    held.op = op
+  end
   local r, partial
   r, err, partial = wait.op(op, timeout, "exec")
   if r then
     return r
-  end
-  if err.kind == "Timeout" or err.kind == "Cancelled" then
-    local pid = partial and partial.fields and partial.fields.pid
-    local killer = pid and kill(self, pid)
-    if err.kind == "Timeout" and killer then
-      wait.op(killer, KILL_LIMIT, "exec")
-      partial.fields.status = partial.fields.status or SIGKILL
+  elseif err.kind == "Timeout" then
+    partial = partial or {}
+    local pid = partial.fields and partial.fields.pid
+    if pid and partial.release and wait.op(partial.release:op(), KILL_LIMIT, "exec") then
+      partial.fields.status = SIGKILL
     end
-    if err.kind == "Timeout" then
-      return nil, err, partial or {}
-    end
+    return nil, err, partial
+  elseif err.kind == "Cancelled" then
     return nil, err
   end
   return judged(self, err, partial, "exec", fields.time_limit_ms)
@@ -172,9 +160,11 @@ end
 
 --- Its result as the engine's: with the process as it is asked.
 function methods:started(r, fields)
+  local native = process.new(self, r.object, fields)
   r.fields.serial = r.fields.pid
-  r.release = process.release(self, r.fields.pid)
-  r.object = process.new(self, r.object, fields)
+  r.object = native
+  self.natives[r.fields.pid] = native
+  self.tokens[r.fields.pid] = request.keeps(fields) and fields.token or nil
   return r
 end
 
@@ -208,11 +198,11 @@ end
 local requests = {}
 
 function requests.signal(self, op, timeout, f)
-  return help(self, request.signal(f.signal, f.serial, f.group == 1), timeout, op, "the process has ended")
+  return help(self, helper.signal(f.signal, f.serial, f.group == 1), timeout, op, "the process has ended")
 end
 
 function requests.kill(self, op, timeout, f)
-  local r, err = help(self, request.kill(f.signal, f.serial, f.grace_ms), timeout, op, "it has ended")
+  local r, err = help(self, helper.kill(f.signal, f.serial, f.grace_ms), timeout, op, "it has ended")
   if not r and err.kind == "NotFound" then
     return { fields = { count = 0 } }
   end
@@ -223,22 +213,21 @@ function requests.list(self, op, timeout)
   local native, err = self:native(timeout, op)
   local r
   if native then
-    r, err = self.rpc:call("process.Process/List", {}, timeout, op)
+    r, err = listed.all(self.rpc, timeout, op)
   end
   if not r then
     return nil, errors.from(self:judge(err), op)
   end
-  local parts = {}
-  for _, info in ipairs(r.processes or {}) do
-    local config = info.config or {}
-    local args = { config.cmd or "" }
-    for _, arg in ipairs(config.args or {}) do
-      args[#args + 1] = arg
-    end
-    parts[#parts + 1] = { pid = info.pid, serial = info.pid, tag = request.tag(info.tag), running = 1,
-      arg = request.argv(args), cwd = config.cwd }
+  return r
+end
+
+-- Its output is the stream's, which goes on without a reader; only its release ends it.
+function requests.detach(self, op, timeout)
+  local native, err = self:native(timeout, op)
+  if not native then
+    return nil, errors.from(err, op)
   end
-  return { parts = parts }
+  return { fields = {} }
 end
 
 function requests.resize(self, op, timeout, f)
@@ -280,6 +269,35 @@ function calls.start(self, op, timeout, fields)
   return self:started(r, fields)
 end
 
+-- By number or tag; of one whose output is kept here that output.
+function calls.attach(self, op, timeout, fields)
+  local native = fields.serial and not fields.lease and op == "read" and self.natives[fields.serial]
+  if native then
+    return listed.tails(native)
+  end
+  local ok, err = self:native(timeout, op)
+  local r
+  if ok then
+    r, err = listed.attach(self, self.rpc, fields, timeout, op)
+  end
+  if not r then
+    return nil, errors.from(self:judge(base.told(err, timeout)), op)
+  end
+  return r
+end
+
+function calls.spool(self, op, timeout, fields)
+  local ok, err = self:native(timeout, op)
+  local r
+  if ok then
+    r, err = listed.spool(self, self.rpc, fields, timeout)
+  end
+  if not r then
+    return nil, errors.from(self:judge(err), op)
+  end
+  return r
+end
+
 function methods:call(method, op, timeout, ...)
   return (calls[method] or not_there)(self, op, timeout, ...)
 end
@@ -287,8 +305,13 @@ end
 -- An operation of the engine's by its name, not waited for: of a kill, that of its helper.
 function methods:request(name, fields)
   if name == "kill" then
-    return kill(self, fields.serial)
+    return self.rpc:killer():release(fields.serial):op()
   end
+end
+
+--- Which run of the sandbox it is tells whoever finds a process, each time anew.
+function methods:boot(told) -- luacheck: ignore 212
+  return told
 end
 
 function methods:close()
@@ -305,6 +328,8 @@ function link.new(fields)
     to[name] = fn
   end
   to.feeds = true
+  -- By the number of the process: of those whose output is kept, and of those that were started here.
+  to.tokens, to.natives = {}, setmetatable({}, { __mode = "v" })
   return to
 end
 

@@ -2,15 +2,13 @@
 
 local headers = require "sandbar.headers"
 local http = require "sandbar.http"
-local message = require "sandbar.e2b.message"
-local request = require "sandbar.e2b.request"
 
 local process = {}
 
 local Process = {}
 Process.__index = Process
 
-local SIGKILL = 9
+local PASSIVE = 0 -- bytes that are kept of an output that is only waited for
 
 function Process:pid()
   return self._pid
@@ -34,6 +32,11 @@ function Process:stderr()
   return not self._terminal and self._run:stderr() or nil
 end
 
+--- What is kept in this program of an output that is not read, once it has ended.
+function Process:tail(fd)
+  return self._run:tail(fd)
+end
+
 function Process:exited()
   return self._run:exited()
 end
@@ -42,35 +45,50 @@ function Process:wait()
   return self._run:wait()
 end
 
--- There is one reader by the way things are: the stream is the handle's own.
+-- The stream is the handle's own: what is not read any more was closed, and its end may still be waited for.
 function Process:lease_release() -- luacheck: ignore 212
 end
 
+--- Ends the process and its group on every path out; run by the I/O thread when no Lua runs any more.
 function Process:release()
-  return process.release(self._link, self._pid)
+  return self._link.rpc:killer():release(self._pid)
 end
 
---- Ends the process and its group on every path out; made by the I/O thread when no Lua runs any more.
-function process.release(to, pid)
-  local calls = to.rpc
-  local port = calls:port()
-  local body = message.envelope(0, message.encode("process.StartRequest", request.kill(SIGKILL, pid, 0), "proto"))
-  local recipe, release = http.recipe(port, {
-    id = ("%s/%d"):format(to.id, pid), headers = calls:headers("application/connect+proto", "root"), post = body,
-  })
-  recipe:bind(calls:target "/process.Process/Start")
-  return release
-end
-
---- `run`: see http.run. `fields`: of the request.
+--- `run`: see http.run. `fields`: of the request, or of what was found (listed.lua).
 function process.new(to, run, fields)
-  local pid, terminal = run:pid(), fields.cols ~= nil
+  local pid, terminal = run:pid(), fields.cols ~= nil or fields.terminal == true
   local calls, stdin = to.rpc, nil
   if fields.in_mode ~= 0 then
     stdin = http.input(calls:port(), calls:target "/process.Process/SendInput",
       calls:target "/process.Process/CloseStdin", headers.lines(calls:headers "application/proto"), pid, terminal)
   end
   return setmetatable({ _link = to, _run = run, _pid = pid, _terminal = terminal, _stdin = stdin }, Process)
+end
+
+-- ---- one that is not read ----
+
+local Watched = setmetatable({}, { __index = Process })
+Watched.__index = Watched
+
+local function nothing() -- luacheck: ignore 212
+end
+
+Watched.stdin, Watched.stdout, Watched.stderr, Watched.exited = nothing, nothing, nothing, nothing
+
+function Watched:tail() -- luacheck: ignore 212
+  return ""
+end
+
+-- A stream of its own, whose output goes nowhere.
+function Watched:wait()
+  local op, err = self._link.rpc:stream("process.Process/Connect", "process.ConnectRequest",
+    { process = { pid = self._pid } }, { max = PASSIVE })
+  return op or error(err, 0)
+end
+
+--- Of what was found: it can be waited for.
+function process.watched(to, fields)
+  return setmetatable({ _link = to, _pid = fields.pid }, Watched)
 end
 
 return process

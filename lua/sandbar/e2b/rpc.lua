@@ -5,9 +5,11 @@ local address = require "sandbar.e2b.address"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local headers = require "sandbar.headers"
+local helper = require "sandbar.e2b.helper"
 local http = require "sandbar.http"
 local json = require "sandbar.json"
 local message = require "sandbar.e2b.message"
+local wait = require "sandbar.wait"
 
 local rpc = {}
 
@@ -20,7 +22,8 @@ local PING = 50 -- seconds after which the daemon says that it is there ...
 local SILENCE = 2 * PING + 20 -- ... and how long nothing may come at all
 local MAX_ANSWER = 67108864
 
---- `options`: base (the daemon's URL), vendor_id, token (a secret, or nil), proxy, ca_file. No I/O.
+--- `options`: base (the daemon's URL), id and vendor_id (of the sandbox), token (a secret, or nil), proxy, ca_file. No
+--- I/O.
 function rpc.new(options)
   local origin, prefix = address.split(options.base, "sandbox_url")
   if not origin then
@@ -29,17 +32,21 @@ function rpc.new(options)
   return setmetatable({ origin = origin, prefix = prefix, options = options, kept = {} }, Rpc)
 end
 
+local function connect(self)
+  return http.client {
+    url = self.origin, proxy = self.options.proxy, ca_file = self.options.ca_file, connect_timeout = CONNECT_TIMEOUT,
+  }
+end
+
 -- Each process generation has connections of its own.
 function Rpc:port()
   local generation = core.generation()
   if self.generation ~= generation or core.collected(self.client) then
-    local client, err = http.client {
-      url = self.origin, proxy = self.options.proxy, ca_file = self.options.ca_file, connect_timeout = CONNECT_TIMEOUT,
-    }
+    local client, err = connect(self)
     if not client then
       return nil, err
     end
-    self.client, self.generation = client, generation
+    self.client, self.generation, self.ending = client, generation, nil
   end
   return self.client
 end
@@ -48,7 +55,7 @@ function Rpc:close()
   if self.client and self.generation == core.generation() then
     self.client:close()
   end
-  self.client = nil
+  self.client, self.ending = nil, nil
 end
 
 function Rpc:target(method)
@@ -135,8 +142,35 @@ function Rpc:call(name, request, timeout, op, user)
   return value
 end
 
+--- What ends commands, by their numbers: killer:release(pid). Nil and an error. Its connections are its own: they are
+--- not closed with the handle's.
+function Rpc:killer()
+  local port, err = self:port()
+  if port and not self.ending then
+    port, err = connect(self)
+    if not port then
+      return nil, err
+    end
+    local body, at = helper.killer()
+    self.ending = http.killer(port, self.options.id, self:target("/process.Process/List"),
+      headers.lines(self:headers("application/proto")), self:target("/process.Process/Start"),
+      headers.lines(self:headers("application/connect+proto", "root")), body, at)
+  end
+  return port and self.ending, err
+end
+
+--- The result of a stream's operation, or nil and what its failure means.
+function Rpc.wait(_, op, timeout, opname)
+  local r, err, partial = wait.op(op, timeout, opname)
+  if r then
+    return r
+  end
+  return nil, rpc.broken(err, partial and partial.fields, opname)
+end
+
 --- A command as a stream: its operation (see http.run), or nil and an error. `opts`: user, limit (ms, after which the
---- daemon kills it), max (keep its output up to so much, and be done at its end).
+--- daemon kills it), max (keep its output up to so much, and be done at its end), token (it is killed when nobody waits
+--- any more), tails (bits of outputs that nobody reads).
 function Rpc:stream(name, type_name, request, opts)
   local port, err = self:port()
   if not port then
@@ -147,7 +181,12 @@ function Rpc:stream(name, type_name, request, opts)
   if opts.limit then
     all[#all + 1] = { "Connect-Timeout-Ms", ("%d"):format(opts.limit) }
   end
-  local op, why = http.run(port, self:target("/" .. name), headers.lines(all), type_name, request, SILENCE, opts.max)
+  local killer
+  if opts.token then
+    killer = self:killer()
+  end
+  local op, why = http.run(port, self:target("/" .. name), headers.lines(all), type_name, request, SILENCE, opts.max,
+    killer, opts.token, opts.tails)
   if not op then
     return nil, errors.new { kind = "InvalidArgument", message = why }
   end

@@ -1,0 +1,254 @@
+-- Kept output ("spool") in a hosted sandbox. A command's output goes through a pipe to a keeper, a process of its own
+-- session, which writes it into files of a private directory: pieces of 4 to 12 MiB, each named by the stream's number
+-- and the offset that it begins at, the oldest removed when more than 64 MiB come after them. A minute after the end,
+-- and when nobody reads, all of it goes. Any number of readers are helper commands that write the bytes from an offset
+-- on, old and new ones; what a reader says first is where it begins.
+--
+-- In the directory: id (who the command is), keeper (its number), 1.live while stdout is open, 1.end or, when something
+-- could not be written, 1.full after that, 1.‹offset›; r.‹pid› of each reader.
+
+local core = require "sandbar.core"
+local errors = require "sandbar.errors"
+local helper = require "sandbar.e2b.helper"
+local own = require "sandbar.own"
+local reference = require "sandbar.reference"
+
+local spool = {}
+
+local PLACE = "/tmp/.sandbar-" -- and the command's token
+local MODES = { "1", "2", "1 2" }
+
+local KEEPER = [[d=$1; shift 1
+drain() {
+  n=$1 s=0 last=0 k= how=end
+  while :; do
+    dd bs=65536 count=128 >>"$d/$n.$s" 2>/dev/null || { how=full; cat >/dev/null; break; }
+    z=$(wc -c <"$d/$n.$s")
+    [ "$z" -eq "$last" ] && break
+    last=$z
+    [ "$z" -lt 4194304 ] && continue
+    k="$k $s"; s=$((s+z)); last=0
+    : >"$d/$n.$s"
+    set -- $k $s
+    while [ $# -gt 1 ] && [ "$2" -le $((s-67108864)) ]; do rm -f "$d/$n.$1"; shift; done
+    k=; while [ $# -gt 1 ]; do k="$k $1"; shift; done
+  done
+  mv "$d/$n.live" "$d/$n.$how"
+}
+for i; do drain "$i" <"$d/$i.in" & done
+wait
+sleep 60
+while :; do
+  b=; for r in "$d"/r.*; do [ -e "$r" ] && kill -0 "${r##*.}" 2>/dev/null && b=1; done
+  [ "$b" ] || break
+  sleep 5
+done
+rm -rf "$d"]]
+
+-- Before the command, in its process: $1 its token, $2 what else tells it apart. The number of this process stays the
+-- command's. Opening a pipe waits for its reader.
+local BEGIN = [[_sbd=]] .. PLACE .. [[$1 _sba=$2; shift 2;
+_sbf() { echo "sandbar: kept output: $1" >&2; exit 126; }
+for _sbn in setsid mkfifo dd wc tail; do command -v $_sbn >/dev/null || _sbf "there is no $_sbn"; done
+mkdir -m 700 "$_sbd" || _sbf "no directory"
+for _sbn in %s; do
+  mkfifo -m 600 "$_sbd/$_sbn.in" && : >"$_sbd/$_sbn.live" && : >"$_sbd/$_sbn.0" || _sbf "no file"
+done
+setsid /bin/sh -c ']] .. KEEPER .. [[' sh "$_sbd" %s </dev/null >/dev/null 2>&1 &
+echo $! >"$_sbd/keeper"
+(]] .. helper.IDENTITY .. [[ticks $$; echo "$$ $boot $t $_sba") >"$_sbd/id.new" &&
+  mv "$_sbd/id.new" "$_sbd/id" || _sbf "no file"
+%s
+unset -f _sbf
+]]
+local OPEN = { [[exec >"$_sbd/1.in"; rm "$_sbd/1.in"]], [[exec 2>"$_sbd/2.in"; rm "$_sbd/2.in"]],
+  [[exec >"$_sbd/1.in" 2>"$_sbd/2.in"; rm "$_sbd/1.in" "$_sbd/2.in"]] }
+
+-- $1 the token, $2 the number of the stream, $3 the offset. Ends with 0 at the end of the stream, 75 where it would
+-- have to leave something out, 44 when there is none (any more), 28 when something could not be kept, 70 when the
+-- keeper was killed.
+local READER = [[d=]] .. PLACE .. [[$1 n=$2 at=$3 told=
+i=0; until [ -e "$d/id" ]; do [ $i -lt 100 ] || exit 44; i=$((i+1)); sleep 0.05; done
+: >"$d/r.$$" || exit 44
+trap 'rm -f "$d/r.$$"' EXIT
+read -r keeper <"$d/keeper"
+pause=0.02
+while :; do
+  over=; [ -e "$d/$n.live" ] || over=1
+  alive=1; kill -0 "$keeper" 2>/dev/null || alive=
+  s= x= low=
+  for f in "$d/$n".[0-9]*; do
+    v=${f##*.}
+    [ -e "$f" ] || continue
+    if [ -z "$low" ] || [ "$v" -lt "$low" ]; then low=$v; fi
+    if [ "$v" -le "$at" ]; then
+      if [ -z "$s" ] || [ "$v" -gt "$s" ]; then s=$v; fi
+    elif [ -z "$x" ] || [ "$v" -lt "$x" ]; then x=$v; fi
+  done
+  [ "$low" ] || exit 44
+  if [ -z "$s" ]; then
+    [ "$told" ] && exit 75
+    at=$low; continue
+  fi
+  [ "$told" ] || { echo "$at"; told=1; }
+  if [ "$x" ]; then
+    tail -c "+$((at-s+1))" "$d/$n.$s" 2>/dev/null && at=$x
+    continue
+  fi
+  z=$(wc -c <"$d/$n.$s") || continue
+  z=$((s+z-at))
+  if [ "$z" -gt 0 ]; then
+    tail -c "+$((at-s+1))" "$d/$n.$s" | head -c "$z"
+    at=$((at+z)) pause=0.02
+    continue
+  fi
+  if [ "$over" ]; then
+    [ -e "$d/$n.full" ] && exit 28
+    exit 0
+  fi
+  [ "$alive" ] || exit 70
+  sleep $pause
+  case $pause in 0.02) pause=0.05;; 0.05) pause=0.1;; *) pause=0.2;; esac
+done]]
+
+-- Of an ended command, $1 its number: what its id says.
+local FIND = [[for d in ]] .. PLACE .. [[*; do
+  [ -e "$d/id" ] && read -r p rest <"$d/id" && [ "$p" = "$1" ] && echo "${d#]] .. PLACE .. [[} $rest"
+done
+exit 0]]
+
+local function hex(bytes)
+  return (bytes:gsub(".", function(c)
+    return ("%02x"):format(c:byte())
+  end))
+end
+
+--- What the shell of a command whose outputs are kept (bits) does first.
+function spool.text(bits)
+  return BEGIN:format(MODES[bits], MODES[bits], OPEN[bits])
+end
+
+--- What tells a command apart, as its id has it: what a reference says of its arguments and directory.
+function spool.about(f, bits)
+  local args = f.arg
+  if f.stages then
+    args = {}
+    for _, stage in ipairs(f.stages) do
+      for _, word in ipairs(stage) do
+        args[#args + 1] = word
+      end
+    end
+  end
+  return ("%d."):format(bits) .. hex(reference.fingerprint(args)) .. "." .. hex(f.cwd or "")
+end
+
+--- The kept outputs (bits) of a command by the text of its shell.
+function spool.bits(text)
+  local streams = text:match "^_sbd=.-for _sbn in ([12 ]+); do%s+mkfifo"
+  return streams == "1" and 1 or streams == "2" and 2 or streams and 3 or 0
+end
+
+-- ---- readers ----
+
+-- A reader's bytes as the pipe of frames that kept.lua reads (see there).
+local Pipe = {}
+Pipe.__index = Pipe
+
+local MOST = 65528 -- bytes of a frame
+local ENDS = {
+  [28] = { "NoSpace", "the sandbox's disk was full: not all of the output was kept" },
+  [44] = { "NotFound", "what the process wrote is kept no more" },
+  [70] = { "OutcomeUnknown", "what keeps the output was killed" },
+}
+local CUT = { OutcomeUnknown = true, Unavailable = true, Protocol = true }
+
+local function frame(offset, data)
+  local out, len = {}, #data
+  for _ = 1, 6 do
+    out[#out + 1] = offset % 256
+    offset = math.floor(offset / 256)
+  end
+  return string.char(out[1], out[2], out[3], out[4], out[5], out[6], len % 256, math.floor(len / 256)) .. data
+end
+
+local function frames(self, data)
+  if not self.at then -- it says first where it begins
+    self.head = (self.head or "") .. data
+    local offset, rest = self.head:match "^(%d+)\n(.*)$"
+    if not offset then
+      return ""
+    end
+    self.at, data = tonumber(offset), rest
+  end
+  local out = {}
+  for i = 1, #data, MOST do
+    local piece = data:sub(i, i + MOST - 1)
+    out[#out + 1] = frame(self.at, piece)
+    self.at = self.at + #piece
+  end
+  return table.concat(out)
+end
+
+--- What a read has brought, as frames; nil: this pipe has ended and shall be replaced; nil and an error.
+function Pipe:frames(data, err)
+  if data then
+    return frames(self, data)
+  elseif err then
+    return nil, not CUT[err.kind] and err or nil
+  end
+  local fields = self.run:exited()
+  if fields then -- the reader's
+    self.release:cancel()
+  end
+  local code = fields and fields.status % 128 == 0 and math.floor(fields.status / 256)
+  local why = ENDS[code]
+  if why then
+    return nil, errors.new { kind = why[1], op = "read", message = why[2] }
+  end
+  return code == 0 and frame(self.at or 0, "") or nil
+end
+
+function Pipe:try_read(mode, n)
+  return self.body:try_read(mode, n)
+end
+
+function Pipe:read(mode, n)
+  return self.body:read(mode, n)
+end
+
+--- The reader there goes as well.
+function Pipe:close()
+  if self.run:exited() then
+    self.release:cancel()
+  else
+    self.release:fire()
+  end
+  self.body:close()
+  self.run:close()
+end
+
+--- A pipe that brings the kept output `fd` of the command with `token`, from an offset on; nil and an error. `calls`:
+--- see rpc.lua.
+function spool.pipe(calls, token, fd, from, timeout)
+  local mark = core.uuid()
+  local op, err = calls:stream("process.Process/Start", "process.StartRequest",
+    helper.request(READER, token, ("%d"):format(fd), ("%.0f"):format(from), mark),
+    { user = "root", token = mark, tails = 2 })
+  local r
+  if op then
+    r, err = calls:wait(op, timeout, "read")
+  end
+  if not r then
+    return nil, err
+  end
+  return setmetatable({
+    run = r.object, body = r.object:stdout(), release = r.release, guard = own.guard(r.release),
+  }, Pipe)
+end
+
+--- The helper that finds what an ended command has left: lines of token, boot, ticks and what spool.about says.
+function spool.find(pid)
+  return helper.request(FIND, ("%d"):format(pid))
+end
+
+return spool

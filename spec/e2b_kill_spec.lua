@@ -1,0 +1,216 @@
+-- check: only 5.4
+-- check: no asan
+-- Commands in hosted sandboxes that nobody waits for any more: however that came, they are killed. The E2B provider
+-- against `sandbar serve`, which is stopped where an answer is to be late. B and two digits are numbers of known faults.
+
+local busted = require "busted"
+local helper = require "spec.helper"
+
+local core = require "sandbar.core"
+local lfs = require "lfs"
+local provider = require "sandbar.e2b.provider"
+local sandbar = require "sandbar"
+local serve = require "spec.support.serve"
+
+local MODULES = "/usr/lib/nginx/modules"
+local BUILD = os.getenv("SPEC_BUILD") or "build"
+
+describe("a command in a hosted sandbox that nobody waits for", function()
+  local server, boxes, box
+
+  busted.teardown(function()
+    box:close()
+    boxes, box = nil, nil
+    collectgarbage()
+    collectgarbage()
+    server.stop()
+  end)
+
+  helper.guard { each = false }
+
+  busted.setup(function()
+    server = serve.start()
+    boxes = assert(provider.open({ api_url = server.url, sandbox_url = server.url, api_key = server.key }, 1))
+    box = assert(boxes:create { lifetime = 300 })
+    assert(box:exec "true")
+  end)
+
+  -- While the server does nothing. What it finds in its sockets after that it begins, unless it has seen before that
+  -- the client is gone; the releases know which.
+  local function stopped(fn)
+    local before = core.outstanding()
+    helper.shell("kill -STOP " .. server.pid)
+    local ok, err = pcall(fn)
+    helper.shell("kill -CONT " .. server.pid)
+    assert(ok, err)
+    assert.is_truthy(helper.eventually(function()
+      return core.outstanding() == before
+    end, 10))
+  end
+
+  -- A command that leaves a mark when it has begun, and goes on.
+  local function command(name)
+    return ("touch /tmp/%s; sleep %s & sleep %s"):format(name, name, name)
+  end
+
+  -- Nothing of it is left.
+  local function assert_killed(name)
+    assert.is_truthy(helper.eventually(function()
+      return box:exec({ "pgrep", "-f", "^sleep " .. name }).stdout == ""
+    end), name .. " goes on")
+  end
+
+  it("went on when its time was over before its start was told of, and the error said otherwise", function()
+    stopped(function()
+      local r, err = box:exec(command "8101", { timeout = 0.3 })
+      assert.is_nil(r)
+      assert.equal("ExecTimedOut", err.kind)
+      assert.is_nil(err.result.pid)
+      assert.truthy(err.message:find("if it was, it is killed", 1, true), err.message)
+      r, err = box:exec(command "8102", { timeout = 0.3, on_output = function() end })
+      assert.is_nil(r)
+      assert.equal("ExecTimedOut", err.kind)
+      r, err = box:start(command "8103", { timeout = 0.3, detached = true, tag = "a tag of the program's" })
+      assert.is_nil(r)
+      assert.equal("Timeout", err.kind)
+      r, err = box:start(command "8104", { timeout = 0.3, pty = { cols = 80, rows = 24 } })
+      assert.is_nil(r)
+      assert.equal("Timeout", err.kind)
+    end)
+    for i = 8101, 8104 do
+      assert_killed(tostring(i))
+    end
+  end)
+
+  it("went on when it was cancelled before its start was told of", function()
+    stopped(function()
+      sandbar.run(function()
+        local task = sandbar.spawn(function()
+          return box:exec(command "8105")
+        end)
+        sandbar.sleep(0.1)
+        task:cancel "enough"
+        task:wait()
+      end)
+    end)
+    assert_killed "8105"
+  end)
+
+  it("went on when the sandbox's handle was closed", function()
+    sandbar.run(function()
+      local other = assert(boxes:connect(box.id))
+      local task = sandbar.spawn(function()
+        return other:exec(command "8110")
+      end)
+      repeat
+        sandbar.sleep(0.02)
+      until box:exec("test -e /tmp/8110").ok
+      other:close()
+      local r, err = task:wait()
+      assert.is_nil(r)
+      assert.equal("Closed", err.kind)
+    end)
+    assert_killed "8110"
+  end)
+
+  it("went on when the program ended right after it was cancelled, or in the middle of it", function()
+    for name, code in pairs {
+      ["8106"] = [[
+        sandbar.run(function()
+          local task = sandbar.spawn(function() box:exec(arg_line) end)
+          repeat sandbar.sleep(0.02) until box:exec(arg_begun).ok
+          task:cancel "enough"
+          task:wait()
+          os.exit(0)
+        end)
+      ]],
+      ["8107"] = [[
+        sandbar.run(function()
+          sandbar.spawn(function() box:exec(arg_line) end)
+          repeat sandbar.sleep(0.02) until box:exec(arg_begun).ok
+          os.exit(0)
+        end)
+      ]],
+    } do
+      helper.run_lua(([[
+        local sandbar = require "sandbar"
+        local boxes = sandbar.assert(sandbar.open { provider = "e2b", api_key = %q, api_url = %q, sandbox_url = %q })
+        local box = sandbar.assert(boxes:connect(%q))
+        local arg_line, arg_begun = %q, %q
+        %s
+      ]]):format(server.key, server.url, server.url, box.id, command(name), "test -e /tmp/" .. name, code))
+      assert_killed(name)
+    end
+  end)
+
+  describe("", function()
+    local nginx, dir
+
+    local CONFIG = [[
+daemon off; worker_processes 1; USER
+pid DIR/pid; error_log DIR/error.log notice;
+load_module MODULES/ndk_http_module.so; load_module MODULES/ngx_http_lua_module.so;
+events { worker_connections 64; }
+http {
+  access_log off; client_body_temp_path DIR/b; proxy_temp_path DIR/p; fastcgi_temp_path DIR/f;
+  uwsgi_temp_path DIR/u; scgi_temp_path DIR/c;
+  lua_package_path "TREE/lua/?.lua;TREE/lua/?/init.lua;;";
+  lua_package_cpath "TREE/build/luajit/?.so;;";
+  init_by_lua_block {
+    sb = require "sandbar"
+    provider = sb.assert(sb.open { provider = "e2b", api_key = "KEY", api_url = "URL", sandbox_url = "URL" })
+  }
+  server {
+    listen unix:DIR/s; lua_check_client_abort on;
+    location = /ping { content_by_lua_block { ngx.say("pong") } }
+    location = /leave { content_by_lua_block {
+      local box = sb.assert(provider:connect("BOX"))
+      box:exec(ngx.unescape_uri(ngx.var.arg_line), ngx.var.arg_streamed and { on_output = function() end } or nil)
+    } }
+  }
+}
+]]
+
+    setup(function()
+      if not lfs.attributes(MODULES .. "/ngx_http_lua_module.so") or not lfs.attributes(BUILD .. "/luajit/sandbar/core.so") then
+        return
+      end
+      dir = helper.dir("n")
+      local values = { DIR = dir, USER = helper.is_root() and "user root;" or "", MODULES = MODULES, TREE = lfs.currentdir(),
+        KEY = server.key, URL = server.url, BOX = box.id }
+      helper.write_file(dir .. "/conf", (CONFIG:gsub("%f[%u]%u+%f[%U]", values)))
+      nginx = helper.start_lua(("os.execute('exec nginx -p %s -c %s/conf -e %s/error.log')"):format(dir, dir, dir))
+      assert(helper.eventually(function()
+        return helper.shell(("curl -sS --max-time 5 --unix-socket %s/s http://x/ping"):format(dir)) == "pong\n"
+      end, 10), helper.read_file(dir .. "/error.log"))
+    end)
+
+    teardown(function()
+      if nginx then
+        helper.shell("kill -TERM " .. (helper.read_file(dir .. "/pid") or ""))
+        nginx:wait()
+      end
+      helper.shell("rm -rf " .. helper.quote(dir or "/nonexistent"))
+    end)
+
+    it("went on when it was in a request to nginx whose visitor left (B48)", function()
+      if not nginx then
+        helper.skip("nginx with its Lua module, or sandbar for LuaJIT, is not there")
+      end
+      local pids = {}
+      for name, more in pairs { ["8108"] = "", ["8109"] = "&streamed=1" } do
+        local line = command(name):gsub("%W", function(c)
+          return ("%%%02x"):format(c:byte())
+        end)
+        pids[#pids + 1] = helper.shell(("curl -s --max-time 30 --unix-socket %s/s 'http://x/leave?line=%s%s' >/dev/null 2>&1 & "
+          .. "echo $!"):format(dir, line, more)):match "%d+"
+        assert.is_truthy(helper.eventually(function()
+          return box:exec({ "test", "-e", "/tmp/" .. name }).ok
+        end))
+      end
+      helper.shell("kill " .. table.concat(pids, " "))
+      assert_killed "8108"
+      assert_killed "8109"
+    end)
+  end)
+end)

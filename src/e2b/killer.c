@@ -1,0 +1,301 @@
+/* Ending commands. What the I/O thread holds while one runs is the release itself, which does not go before its end. */
+#include "e2b/killer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "e2b/wire.h"
+#include "http/core.h"
+#include "http/fetch.h"
+
+#define ANSWER_MOST (16u << 20)
+#define PATIENCE 15000000000ull /* ns without an answer */
+#define COMING 3000000000ull    /* ns after which one that is not to be seen never began */
+
+struct lines {
+    struct sb_slice *at;
+    size_t count;
+};
+
+struct sb_killer {
+    struct sb_object object;
+    struct sb_port *port;
+    char *id, *list, *start;
+    struct lines listing, starting;
+    unsigned char *helper;
+    size_t helper_len, pid_at;
+};
+
+/* One command. */
+struct sb_doomed {
+    struct sb_killer *killer; /* a reference */
+    uint32_t pid;             /* 0: to be found */
+    char *token;
+    /* [io] while it runs */
+    struct sb_release *running;
+    struct sb_fetch *fetch; /* until it has told */
+    struct sb_timer patience;
+    uint64_t since; /* of the first look */
+};
+
+/* ---- the killer ---- */
+
+static void free_lines(struct lines *lines)
+{
+    for (size_t i = 0; i < lines->count; i++) {
+        char *line = (char *)(uintptr_t)lines->at[i].data; /* ours */
+        explicit_bzero(line, lines->at[i].len);
+        free(line);
+    }
+    free(lines->at);
+}
+
+static void destroy(struct sb_object *object)
+{
+    struct sb_killer *killer = (struct sb_killer *)object;
+    free_lines(&killer->listing);
+    free_lines(&killer->starting);
+    free(killer->id);
+    free(killer->list);
+    free(killer->start);
+    free(killer->helper);
+    sb_object_unref(killer->port);
+    free(killer);
+}
+
+const struct sb_object_type sb_killer_type = {"killer", destroy};
+
+static int copy_lines(struct lines *to, const struct sb_killer_lines *from)
+{
+    to->at = calloc(from->count + 1, sizeof *to->at);
+    if (to->at == NULL)
+        return -1;
+    for (size_t i = 0; i < from->count; i++) {
+        char *line = malloc(from->at[i].len + 1);
+        if (line == NULL)
+            return -1;
+        memcpy(line, from->at[i].data, from->at[i].len);
+        to->at[i] = (struct sb_slice){line, from->at[i].len};
+        to->count++;
+    }
+    return 0;
+}
+
+struct sb_killer *sb_killer_new(struct sb_port *port, const struct sb_killer_options *options,
+                                struct sb_error *err)
+{
+    struct sb_killer *killer = calloc(1, sizeof *killer);
+    if (killer == NULL)
+        goto no_memory;
+    sb_object_init(&killer->object, &sb_killer_type);
+    killer->port = sb_object_ref(port);
+    killer->id = strdup(options->id);
+    killer->list = strdup(options->list);
+    killer->start = strdup(options->start);
+    killer->helper = malloc(options->helper.len + 1);
+    if (killer->id == NULL || killer->list == NULL || killer->start == NULL ||
+        killer->helper == NULL || copy_lines(&killer->listing, &options->listing) < 0 ||
+        copy_lines(&killer->starting, &options->starting) < 0) {
+        sb_object_unref(killer);
+        goto no_memory;
+    }
+    memcpy(killer->helper, options->helper.data, options->helper.len);
+    killer->helper_len = options->helper.len;
+    killer->pid_at = options->pid_at;
+    return killer;
+no_memory:
+    sb_fail_errno(err, ENOMEM, "memory", "out of memory");
+    return NULL;
+}
+
+/* ---- running ---- */
+
+static void finish(struct sb_doomed *d, const struct sb_error *err)
+{
+    struct sb_release *release = d->running;
+    d->running = NULL;
+    d->fetch = NULL;
+    sb_timer_clear(&d->patience);
+    sb_release_finish(release, err);
+}
+
+/* What an answer means to somebody who wants the command to be gone. 1: it is as asked for; 0: all is gone, and it
+ * with that; -1 and an error. */
+static int judge(const struct sb_answered *answer, struct sb_error *err)
+{
+    static const char gone[] = "sandbox was not found";
+    if (answer->error != NULL) {
+        *err = *answer->error;
+        if (err->kind == SB_ERR_OUTCOME_UNKNOWN || err->kind == SB_ERR_PROTOCOL)
+            err->kind = SB_ERR_UNAVAILABLE; /* killing may be tried again */
+        return -1;
+    }
+    if (answer->status / 100 == 2)
+        return 1;
+    if (answer->status == 404 ||
+        (answer->status == 502 && answer->body_len > 0 &&
+         memmem(answer->body, answer->body_len, gone, sizeof gone - 1) != NULL))
+        return 0;
+    enum sb_err kind = answer->status == 401   ? SB_ERR_UNAUTHENTICATED
+                       : answer->status == 403 ? SB_ERR_PERMISSION_DENIED
+                       : answer->status == 429 || answer->status / 100 == 5 ? SB_ERR_UNAVAILABLE
+                                                                            : SB_ERR_PROTOCOL;
+    sb_fail(err, kind, "the answer is %ld", answer->status);
+    return -1;
+}
+
+static int ask(struct sb_doomed *d, const char *target, const struct lines *lines,
+               struct sb_slice body, sb_told_fn *told, struct sb_error *err)
+{
+    struct sb_request request = {
+        .method = {"POST", 4},
+        .target = {target, strlen(target)},
+        .headers = lines->at,
+        .header_count = lines->count,
+        .body = body,
+        .has_body = 1,
+        .max_body = ANSWER_MOST,
+        .repeatable = 1,
+    };
+    sb_timer_set(&d->patience, sb_now() + PATIENCE);
+    d->fetch = sb_fetch_told(d->killer->port, &request, told, d, err);
+    return d->fetch != NULL ? 0 : -1;
+}
+
+static void on_killed(void *arg, const struct sb_answered *answer)
+{
+    struct sb_error err = {0};
+    finish(arg, judge(answer, &err) < 0 ? &err : NULL);
+}
+
+static int start_helper(struct sb_doomed *d, struct sb_error *err)
+{
+    const struct sb_killer *killer = d->killer;
+    char digits[SB_KILLER_DIGITS + 1];
+    unsigned char *body = malloc(killer->helper_len);
+    if (body == NULL)
+        return sb_fail_errno(err, ENOMEM, "memory", "out of memory");
+    snprintf(digits, sizeof digits, "%0*u", SB_KILLER_DIGITS, d->pid);
+    memcpy(body, killer->helper, killer->helper_len);
+    memcpy(body + killer->pid_at, digits, SB_KILLER_DIGITS);
+    int rc = ask(d, killer->start, &killer->starting,
+                 (struct sb_slice){(char *)body, killer->helper_len}, on_killed, err);
+    free(body);
+    return rc;
+}
+
+/* The number of the process in a ListResponse whose record has these bytes; 0: there is none. */
+static uint32_t pid_of(const char *token, struct sb_wire list)
+{
+    struct sb_wire_field at, in;
+    while (sb_wire_next(&list, &at) > 0) {
+        if (at.number != 1 || at.type != SB_WIRE_BYTES)
+            continue;
+        struct sb_wire info = at.bytes;
+        if (memmem(info.at, (size_t)(info.end - info.at), token, strlen(token)) == NULL)
+            continue;
+        while (sb_wire_next(&info, &in) > 0)
+            if (in.number == 2 && in.type == SB_WIRE_VARINT && in.value != 0)
+                return (uint32_t)in.value;
+    }
+    return 0;
+}
+
+static void on_listed(void *arg, const struct sb_answered *answer)
+{
+    struct sb_doomed *d = arg;
+    struct sb_error err = {0};
+    d->fetch = NULL;
+    int rc = judge(answer, &err);
+    if (rc <= 0) {
+        finish(d, rc < 0 ? &err : NULL);
+        return;
+    }
+    if (answer->body_len > 0)
+        d->pid = pid_of(d->token, (struct sb_wire){answer->body, answer->body + answer->body_len});
+    if (d->pid != 0) {
+        if (start_helper(d, &err) < 0)
+            finish(d, &err);
+    } else if (sb_now() - d->since < COMING) {
+        sb_fail(&err, SB_ERR_UNAVAILABLE, "there is no sign of it yet");
+        finish(d, &err);
+    } else {
+        finish(d, NULL);
+    }
+}
+
+static void on_patience(struct sb_timer *timer)
+{
+    struct sb_doomed *d = SB_OF(timer, struct sb_doomed, patience);
+    if (d->fetch != NULL)
+        sb_fetch_give_up(d->fetch); /* which tells */
+}
+
+static void run(struct sb_release *release, void *data)
+{
+    struct sb_doomed *d = data;
+    struct sb_error err = {0};
+    d->running = release;
+    d->patience.fire = on_patience;
+    if (d->since == 0)
+        d->since = sb_now();
+    int rc = d->pid != 0 ? start_helper(d, &err)
+                         : ask(d, d->killer->list, &d->killer->listing, (struct sb_slice){"", 0},
+                               on_listed, &err);
+    if (rc < 0)
+        finish(d, &err);
+}
+
+static void let_go(void *data)
+{
+    struct sb_doomed *d = data;
+    sb_object_unref(d->killer);
+    free(d->token);
+    free(d);
+}
+
+static struct sb_release *release_of(struct sb_doomed *d, const char *id, const char *which)
+{
+    static const struct sb_release_type process = {"process", run, let_go};
+    char name[256];
+    snprintf(name, sizeof name, "%s/%s", id, which);
+    struct sb_release *release = sb_release_new(&process, d, name);
+    if (release == NULL)
+        let_go(d);
+    return release;
+}
+
+struct sb_release *sb_killer_release(struct sb_killer *killer, uint32_t pid)
+{
+    struct sb_doomed *d = calloc(1, sizeof *d);
+    char number[16];
+    if (d == NULL)
+        return NULL;
+    d->killer = sb_object_ref(killer);
+    d->pid = pid;
+    snprintf(number, sizeof number, "%u", pid);
+    return release_of(d, killer->id, number);
+}
+
+struct sb_release *sb_killer_expect(struct sb_killer *killer, const char *token,
+                                    struct sb_doomed **doomed)
+{
+    struct sb_doomed *d = calloc(1, sizeof *d);
+    if (d == NULL)
+        return NULL;
+    d->killer = sb_object_ref(killer);
+    d->token = strdup(token);
+    if (d->token == NULL) {
+        let_go(d);
+        return NULL;
+    }
+    *doomed = d;
+    return release_of(d, killer->id, token);
+}
+
+void sb_doomed_tell(struct sb_doomed *doomed, uint32_t pid)
+{
+    doomed->pid = pid;
+}

@@ -228,9 +228,15 @@ cases['is usable on a phone: nothing is broader than it, and keys are there'] = 
   await phone.until(() => document.querySelector('.terminal .lines')?.textContent.includes('$'), 'a prompt')
   await phone.type('echo up-$((1+1))\n')
   await phone.until(() => document.querySelector('.lines').textContent.includes('up-2'), 'it answers')
+  await phone.type('echo back-xx')
+  await phone.run(() => { document.execCommand('delete'); document.execCommand('delete') }) // as a phone's keyboard does
+  await phone.type('2\n')
+  await phone.until(() => document.querySelector('.lines').innerText.includes('\nback-2\n'), 'deletes arrive')
+  await phone.type('echo up-$((1+2))\n')
+  await phone.until(() => document.querySelector('.lines').textContent.includes('up-3'), 'it answers')
   await phone.click('.touch button', '↑')
   await phone.key('Enter')
-  await phone.until(() => document.querySelector('.lines').textContent.split('up-2').length === 3, 'the key up has brought it back')
+  await phone.until(() => document.querySelector('.lines').textContent.split('up-3').length === 3, 'the key up has brought it back')
   assert.equal(await broader(), false)
   for (const [hash, text] of [[`#/${made.sandboxID}`, 'Command'], [`#/${made.sandboxID}/files`, 'Upload'], [`#/${made.sandboxID}/details`, 'Processors'], ['#/', 'Sandboxes']]) {
     await phone.run((to) => { location.hash = to }, hash)

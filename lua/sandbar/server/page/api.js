@@ -94,8 +94,12 @@ function daemonHeaders(box, user) {
   return headers
 }
 
-function daemon(box, path, { user, headers, ...init } = {}) {
-  return ask(path, { ...init, headers: { ...daemonHeaders(box, user), ...headers } })
+async function daemon(box, path, { user, headers, ...init } = {}) {
+  try {
+    return await ask(path, { ...init, headers: { ...daemonHeaders(box, user), ...headers } })
+  } catch (cause) { // what a sandbox says of its users and tokens is nothing about the key
+    throw cause.status === 401 ? new Failure(403, cause.message) : cause
+  }
 }
 
 async function unary(box, method, message, { user, signal } = {}) {

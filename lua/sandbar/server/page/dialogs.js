@@ -103,8 +103,11 @@ function createDialog() {
 function setups(key) {
   const url = location.origin
   const quoted = JSON.stringify(key)
+  const word = /^[\w•.-]+$/.test(key) ? key : `'${key.replace(/'/g, `'\\''`)}'`
+  const usual = /^e2b_[0-9a-f]+$/.test(session.key)
   return {
-    Shell: `export E2B_API_URL=${url}\nexport E2B_SANDBOX_URL=${url}\nexport E2B_API_KEY=${key}`,
+    Shell: `export E2B_API_URL=${url}\nexport E2B_SANDBOX_URL=${url}\nexport E2B_API_KEY=${word}`
+      + (usual ? '' : '\nexport E2B_VALIDATE_API_KEY=false    # for Python: the key is not of the hosted service’s form'),
     JavaScript: `// npm install e2b, and the three variables of “Shell”\nimport { Sandbox } from 'e2b'\n\n`
       + `const sandbox = await Sandbox.create()\nconst { stdout } = await sandbox.commands.run('echo hello')\n`
       + `console.log(stdout)\nawait sandbox.kill()`,
@@ -114,11 +117,11 @@ function setups(key) {
     Lua: `local sandbar = require "sandbar"\n\nlocal sandboxes = assert(sandbar.open {\n  provider = "e2b", api_url = "${url}",\n`
       + `  sandbox_url = "${url}", api_key = ${quoted},\n})\nlocal box = assert(sandboxes:create {})\n`
       + `print(assert(box:exec { "echo", "hello" }).stdout)\nassert(box:destroy())`,
-    curl: `curl ${url}/v2/sandboxes -H 'X-API-Key: ${key}' \\\n  -H 'Content-Type: application/json' -d '{"templateID":"base"}'`,
+    curl: `curl ${url}/v2/sandboxes -H X-API-Key:${word} \\\n  -H 'Content-Type: application/json' -d '{"templateID":"base"}'`,
   }
 }
 
-// Snippets by name, one at a time; `hidden(text)` is what is shown, `whole(name)` what is copied.
+// Snippets by name, one at a time: what is shown of them, and what is copied.
 function snippets(shown, whole) {
   const text = el('pre', { class: 'text', tabindex: '0' })
   let chosen

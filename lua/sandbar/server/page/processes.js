@@ -3,11 +3,18 @@
 
 const SEEN = 20 // ended ones that stay to be looked at
 const OUTPUT_COLS = 1000
+const TITLE_MOST = 500 // characters
+
+function titleOf(tag, argv) {
+  if (tag?.startsWith(SHELL_TAG)) return 'the shell of this page’s terminal'
+  const shell = argv.length >= 4 && argv[1] === '-l' && argv[2] === '-c' // how SDKs run commands
+  return (shell ? argv[3] : argv.join(' ')).slice(0, TITLE_MOST)
+}
 
 class Processes {
   constructor(box) {
     this.box = box
-    this.list = new Map() // by pid: { pid, text, tag, state, glass, cut, node, ... }
+    this.list = new Map() // by pid: { pid, text, state, glass, cut, node, ... }
     this.chosen = null
     this.command = el('input', {
       class: 'mono grow', 'aria-label': 'Command', placeholder: 'Command to run, as /bin/bash -l -c', autocomplete: 'off', spellcheck: 'false',
@@ -37,9 +44,7 @@ class Processes {
     for (const { pid, tag, config = {} } of processes) {
       running.add(pid)
       if (this.list.get(pid)?.state !== 'runs') {
-        const argv = [config.cmd, ...(config.args ?? [])]
-        const shell = argv.length >= 4 && argv[1] === '-l' && argv[2] === '-c' // how SDKs run commands
-        this.add({ pid, tag, text: shell ? argv[3] : argv.join(' '), state: 'runs' })
+        this.add({ pid, text: titleOf(tag, [config.cmd, ...(config.args ?? [])]), state: 'runs' })
       }
     }
     for (const one of this.list.values()) {
@@ -119,7 +124,7 @@ class Processes {
     const onmessage = ({ event }) => {
       if (cut.signal.aborted) return
       if (event?.start) {
-        if (!one) this.started(one = this.known(event.start.pid, message.process.args[2]), cut)
+        if (!one) this.started(one = this.known(event.start.pid, message.process.args[2].slice(0, TITLE_MOST)), cut)
       } else if (event?.data) {
         for (const [name, data] of Object.entries(event.data)) {
           if (!decoders[name]) continue

@@ -2,10 +2,12 @@
 // again by its tag.
 
 const SHELL_TAG = 'sandbar-page'
-const SHELL = { cmd: '/bin/bash', args: ['-i', '-l'] }
+const SHELL = { cmd: '/bin/sh', args: ['-c', 'command -v bash > /dev/null && exec bash -i -l; exec sh -i'] }
 const SHELL_ENV = { TERM: 'xterm-256color', COLORTERM: 'truecolor', LANG: 'C.UTF-8' }
 const SIZE_SETTLES = 120 // milliseconds
 const DRAWS_WITHIN = 2000 // milliseconds
+
+const KEPT_TYPED = ' ' // stands in the input, so that a phone has something to delete
 
 const TOUCH_KEYS = [
   ['Esc', '\x1b'], ['Tab', '\t'], ['Ctrl', null], ['↑', 'ArrowUp'], ['↓', 'ArrowDown'], ['←', 'ArrowLeft'], ['→', 'ArrowRight'],
@@ -26,6 +28,7 @@ class Terminal {
       spellcheck: 'false', rows: '1', onkeydown: (event) => this.key(event), oninput: (event) => this.typed(event),
       oncompositionend: (event) => this.typed(event), onpaste: (event) => this.paste(event),
     })
+    this.input.value = KEPT_TYPED
     this.status = el('span', { class: 'muted grow cut', role: 'status' })
     this.who = el('select', { 'aria-label': 'User of the shell' }, el('option', { value: 'user' }, 'user'), el('option', { value: 'root' }, 'root'))
     this.again = button('New shell', () => this.restart())
@@ -223,8 +226,9 @@ class Terminal {
 
   typed(event) {
     if (event.isComposing) return
-    let text = this.input.value
-    this.input.value = ''
+    const typed = this.input.value
+    let text = typed === '' ? '\x7f' : typed.startsWith(KEPT_TYPED) ? typed.slice(KEPT_TYPED.length) : typed
+    this.input.value = KEPT_TYPED
     if (this.ctrl && text !== '') {
       text = controlOf(text[0]) + text.slice(1)
       this.hold(false)

@@ -95,12 +95,12 @@ RUNTIME_SRC := $(wildcard src/runtime/*.c)
 ENGINE_SRC := $(wildcard src/engine/*.c) $(addprefix src/engine/relay/,policy.c upstream_url.c)
 ENGINE_ASM := $(wildcard src/engine/*.S)
 HTTP_SRC := $(wildcard src/http/*.c src/e2b/*.c)
-HTTP_BIND_SRC := $(addprefix src/lua/,http.c recipe.c websocket.c message.c base64.c run.c)
+HTTP_BIND_SRC := $(addprefix src/lua/,http.c recipe.c websocket.c message.c base64.c run.c lines.c)
 # Messages that a generator writes the C of.
 PROTO_SRC := $(wildcard src/e2b/*.proto)
 PROTO_C := $(PROTO_SRC:src/e2b/%.proto=build/e2b/%.pb-c.c)
 SERVER_SRC := $(wildcard src/server/*.c)
-SERVER_BIND_SRC := $(wildcard src/lua/server.c)
+SERVER_BIND_SRC := $(addprefix src/lua/,server.c lines.c)
 BIND_SRC := $(filter-out $(HTTP_BIND_SRC) $(SERVER_BIND_SRC),$(wildcard src/lua/*.c))
 LUA_SRC := $(shell find lua -name '*.lua' 2>/dev/null | LC_ALL=C sort)
 # What a module in Lua reads beside itself: the page of `sandbar serve`.
@@ -253,7 +253,7 @@ build/filter/filter.h: build/filter/generate
 C_TESTS := $(wildcard spec/c/*_test.c spec/c/*_drive.c)
 .SECONDARY: $(C_TESTS:spec/c/%.c=$(O)/spec/c/%.o)
 C_TEST_BIN := $(C_TESTS:spec/c/%.c=$(B)/c/%)
-.PHONY: c-tests check check-long tsan asan valgrind demo bench fuzz docs
+.PHONY: c-tests check check-long tsan asan valgrind demo bench bench-server fuzz docs
 c-tests: $(C_TEST_BIN) build/spec/bound
 
 $(O)/spec/c/%.o: spec/c/%.c $(O)/flags
@@ -358,6 +358,8 @@ build/bench/benchlib.so: bench/benchlib.c
 build/bench/%: bench/%.c
 	@mkdir -p $(@D)
 	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
+bench-server: CASES = server
+bench-server: bench
 bench: all $(BENCH_TOOLS) build/bench/benchlib.so
 	@! $(PKG_CONFIG) --exists luajit || $(MAKE_HERE) LUA=luajit V= all # for nginx
 	@LUA_PATH="$(CURDIR)/lua/?.lua;$(CURDIR)/lua/?/init.lua;$(CURDIR)/bench/?.lua;;" \
@@ -400,7 +402,7 @@ lint-format:
 	@clang-format --dry-run -Werror $(C_FILES)
 # One stamp a file, made anew when the file or one of its headers (its object) is newer.
 TIDY_SHARED := $(patsubst %.c,build/tidy/%.ok,$(RUNTIME_SRC) $(ENGINE_SRC) $(HTTP_SRC) $(SERVER_SRC))
-TIDY_BIND := $(patsubst %.c,build/tidy/%.ok,$(BIND_SRC) $(HTTP_BIND_SRC) $(SERVER_BIND_SRC))
+TIDY_BIND := $(patsubst %.c,build/tidy/%.ok,$(sort $(BIND_SRC) $(HTTP_BIND_SRC) $(SERVER_BIND_SRC)))
 TIDY_SUPERVISOR := $(patsubst %.c,build/tidy/%.ok,$(filter-out $(ENGINE_SRC),$(SUPERVISOR_SRC)))
 TIDY_TLSRELAY := $(patsubst %.c,build/tidy/%.ok,$(TLSRELAY_OWN))
 TIDY_GUEST := $(patsubst %.c,build/tidy/%.ok,$(filter %.c,$(GUEST_SRC)))
@@ -512,6 +514,7 @@ help:
 	@echo 'make rock        lint the rockspec and install the rock into build/rock'
 	@echo 'make lint        clang-format, clang-tidy, cppcheck, luacheck, banned functions;  make format'
 	@echo 'make bench       measure and print a table'
+	@echo 'make bench-server  the same of sandbar serve: beside nginx, and as the SDK sees it'
 	@echo 'make asan        core specs and C tests under the address and undefined behaviour sanitizers'
 	@echo 'make tsan        C tests under the thread sanitizer;  make valgrind: under valgrind'
 	@echo 'make fuzz        FUZZ_SECONDS=60: the targets in spec/fuzz'

@@ -12,6 +12,7 @@
 ---@field idle_timeout? sandbar.Duration between two requests of a connection (default 60)
 ---@field body_timeout? sandbar.Duration without a byte of a body that is read (default 30)
 ---@field write_timeout? sandbar.Duration without the client taking a byte (default 30)
+---@field tunnel_timeout? sandbar.Duration of an upgraded connection, without a byte either way (default 620)
 
 --- What `require("sandbar.server.http").listen(options)` gives.
 ---@class sandbar.ServerListener
@@ -78,9 +79,10 @@ function ServerRequest:respond(status, headers, body) end
 --- Begins an answer whose body is written piece by piece: in chunks, or as long as its Content-Length says.
 ---@param status integer
 ---@param headers? table<string, sandbar.Value|sandbar.Value[]>|{ [1]: string, [2]: sandbar.Value }[]
+---@param first? sandbar.Value a piece that goes with the head
 ---@return true? ok
 ---@return sandbar.Error? err
-function ServerRequest:begin(status, headers) end
+function ServerRequest:begin(status, headers, first) end
 
 --- A piece of the body. Waits while 256 KiB wait for the client.
 ---@param data sandbar.Value
@@ -90,20 +92,36 @@ function ServerRequest:begin(status, headers) end
 function ServerRequest:write(data, timeout) end
 
 --- The end of a body that was written piece by piece.
+---@param last? sandbar.Value its last piece
 ---@return true? ok
 ---@return sandbar.Error? err
-function ServerRequest:finish() end
+function ServerRequest:finish(last) end
 
 --- What comes out of a source becomes body of the answer, which has begun, without a look of Lua's at it. finish() follows.
 ---@param source sandbar.Output|sandbar.Connection a plain pipe that nobody reads
 ---@param framing? "raw"|"connect+json"|"connect+proto" (default "raw"); the others: data events of E2B's protocol
 ---@param kind? "stdout"|"stderr"|"pty" of those events (default "stdout")
 ---@return integer? bytes once the source has ended
----@return sandbar.Error? err Closed: the client has gone away
+---@return sandbar.Error? err Closed: the client has gone away; Busy: somebody reads the source, or pumps it
 function ServerRequest:pump_out(source, framing, kind) end
 
---- The body goes into a target, which is not closed by that.
----@param target sandbar.Input|sandbar.Connection
+--- pump_out that goes on beside its caller. Until it has been waited for, nobody else reads the source.
+---@param source sandbar.Output|sandbar.Connection
+---@param framing? "raw"|"connect+json"|"connect+proto"
+---@param kind? "stdout"|"stderr"|"pty"
+---@return sandbar.Pump? pump
+---@return sandbar.Error? err
+function ServerRequest:start_pump_out(source, framing, kind) end
+
+--- What an open file has, from where it is on, becomes body of the answer, which has begun. finish() follows.
+---@param file sandbar.File
+---@param count? integer at most so many bytes
+---@return integer? bytes how many it had
+---@return sandbar.Error? err
+function ServerRequest:send_file(file, count) end
+
+--- The body goes into a target, which is not closed by that. An open file is written where it is.
+---@param target sandbar.Input|sandbar.Connection|sandbar.File
 ---@param timeout? sandbar.Timeout
 ---@return integer? bytes
 ---@return sandbar.Error? err as read; Closed also: the target takes no more
@@ -127,6 +145,19 @@ function ServerRequest:abort() end
 ---@return boolean? gone
 ---@return sandbar.Error? err
 function ServerRequest:gone(timeout) end
+
+--- A pump that goes on beside who has started it.
+---@class sandbar.Pump
+local Pump = {}
+
+--- Until it has ended. Ending the wait ends the pump.
+---@param timeout? sandbar.Timeout
+---@return integer? bytes
+---@return sandbar.Error? err Cancelled after stop()
+function Pump:wait(timeout) end
+
+--- Ends it. What it has taken from its source is on its way.
+function Pump:stop() end
 
 ---@class sandbar.ServeOptions
 ---@field listen? string address and port (default "127.0.0.1:3000"); one that is no loopback needs api_key_file

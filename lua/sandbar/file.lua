@@ -236,6 +236,25 @@ function file.new(fields)
   return core.handle(class, state)
 end
 
+function file.is(handle)
+  return core.is(handle, class)
+end
+
+--- For C code that moves its bytes: the native file, where in it that begins, and what is to be told how many it moved.
+--- Nil and Closed.
+function file.lend(handle)
+  local state = state_of(handle)
+  local ok, err = usable(state, "read")
+  if not ok then
+    return nil, err
+  end
+  return state._native, state._pos, function(n)
+    reading.forget(state)
+    state._pos = whole(state._pos + n)
+    state._moved = true
+  end
+end
+
 -- Lines of a file that is closed at the end, as io.lines does it.
 function file.lines(handle, ...)
   local state = state_of(handle)

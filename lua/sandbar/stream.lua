@@ -336,6 +336,10 @@ function stream.lend(handle)
   return state._native, after_stash(state) or ""
 end
 
+function stream.is(handle)
+  return core.is(handle, output_class)
+end
+
 function stream.state(handle)
   return core.state(handle, output_class)
 end

@@ -1,6 +1,7 @@
 /* The HTTP server where Lua does not reach: heads that come byte by byte, no descriptors left to accept with, clients
- * that reset at any moment, a stream pumped into an answer. */
+ * that reset at any moment, a stream pumped into an answer, files on their way. */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <string.h>
@@ -12,17 +13,23 @@
 #include "server/server.h"
 
 #define RESETS (400 / CHECK_SCALE)
+#define MOVES (200 / CHECK_SCALE)
 #define PUMPED ((8u << 20) / CHECK_SCALE)
 
 /* What core.so gives to the server's module. */
 static const struct sb_core_api api = {.version = SB_API_VERSION,
                                        .size = sizeof(struct sb_core_api),
                                        .stream_type = &sb_stream_type,
+                                       .file_type = &sb_file_type,
 #define ENTRY(f) .f = f,
                                        SB_API_FUNCTIONS(ENTRY)
 #undef ENTRY
 };
 const struct sb_core_api *sb_api = &api;
+
+/* Of engine/file.h, whose other names are not those of the server's headers. */
+struct sb_file *sb_file_new(int fd, struct sb_error *err);
+void sb_file_close(struct sb_file *file);
 
 static struct sb_mailbox *mailbox;
 static struct sb_listener *listener;
@@ -38,6 +45,7 @@ static void open_listener(void)
         .idle_timeout = 20ull * SECOND,
         .body_timeout = 20ull * SECOND,
         .write_timeout = 20ull * SECOND,
+        .tunnel_timeout = 20ull * SECOND,
     };
     listener = sb_listener_new(&options, &err);
     CHECK(listener != NULL);
@@ -189,7 +197,7 @@ static void serve_one(struct sb_exchange *exchange, unsigned way)
     if (way % 3 == 0)
         sb_exchange_abort(exchange);
     else if (way % 3 == 1)
-        done(sb_exchange_finish(exchange, mailbox));
+        done(sb_exchange_finish(exchange, mailbox, NULL, 0));
     sb_object_unref(exchange);
 }
 
@@ -227,7 +235,7 @@ static void test_pump(void)
 {
     struct sb_error err;
     struct sb_reply reply = {.status = 200, .stream = 1};
-    struct sb_span length = {"Content-Length: 00000000000", 27};
+    struct sb_slice length = {"Content-Length: 00000000000", 27};
     char line[40], got[65536];
     int pair[2];
     open_listener();
@@ -243,6 +251,8 @@ static void test_pump(void)
     reply.count = 1;
     CHECK(done(sb_exchange_answer(exchange, mailbox, &reply)) == SB_OK);
     struct sb_op *op = sb_exchange_pump_out(exchange, mailbox, stream, SB_PUMP_RAW, SB_PUMP_STDOUT);
+    CHECK(done(sb_exchange_pump_out(exchange, mailbox, stream, SB_PUMP_RAW, SB_PUMP_STDOUT)) ==
+          SB_ERR_BUSY);
     size_t sent = 0, heard = 0;
     struct pollfd p[2] = {{pair[1], POLLOUT, 0}, {fd, POLLIN, 0}};
     hear(fd, got, sizeof got, "\r\n\r\n");
@@ -269,12 +279,73 @@ static void test_pump(void)
     struct sb_result *r = wait_for(mailbox, op);
     CHECK(r->error.kind == SB_OK && r->number == PUMPED);
     sb_op_unref(op);
-    CHECK(done(sb_exchange_finish(exchange, mailbox)) == SB_OK);
+    CHECK(done(sb_exchange_finish(exchange, mailbox, NULL, 0)) == SB_OK);
     sb_object_unref(exchange);
     sb_object_unref(stream);
     close(fd);
     close_listener();
     passed("a stream is pumped into an answer, at the pace of who reads it");
+}
+
+/* Files out of and into exchanges whose clients go at any moment, or whose pumps are cancelled: pieces that are with a
+ * file thread by then. */
+static void test_files(void)
+{
+    static const char GET[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    static char body[400000];
+    struct sb_error err;
+    struct sb_reply reply = {.status = 200, .stream = 1};
+    char path[] = "/tmp/sandbar-test.XXXXXX";
+    int raw = mkostemp(path, O_CLOEXEC);
+    CHECK(raw >= 0 && unlink(path) == 0);
+    CHECK(ftruncate(raw, 3 * (int)sizeof body) == 0);
+    struct sb_file *file = sb_file_new(raw, &err);
+    CHECK(file != NULL);
+    open_listener();
+    for (unsigned i = 0; i < MOVES; i++) {
+        int out = i % 2 == 0, fd = client(out && i % 3 == 0 ? 4096 : 0);
+        char head[80];
+        if (out) {
+            say(fd, GET, sizeof GET - 1);
+        } else {
+            snprintf(head, sizeof head, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n",
+                     sizeof body);
+            say(fd, head, strlen(head));
+            (void)send(fd, body, i % 5 == 0 ? sizeof body : i * 997 % sizeof body,
+                       MSG_NOSIGNAL | MSG_DONTWAIT);
+        }
+        struct sb_exchange *exchange = accepted();
+        struct sb_op *op;
+        if (out) {
+            CHECK(done(sb_exchange_answer(exchange, mailbox, &reply)) == SB_OK);
+            op = sb_exchange_send_file(exchange, mailbox, file, i, SB_FILE_REST);
+        } else {
+            op = sb_exchange_take_file(exchange, mailbox, file, 0);
+        }
+        if (out)
+            (void)recv(fd, body, i * 1009 % sizeof body, 0);
+        if (i % 4 < 2)
+            reset(fd);
+        else
+            sb_op_cancel(op);
+        wait_for(mailbox, op);
+        sb_op_unref(op);
+        sb_exchange_abort(exchange);
+        sb_object_unref(exchange);
+        if (i % 4 >= 2)
+            close(fd);
+    }
+    sb_file_close(file);
+    int fd = client(0);
+    say(fd, GET, sizeof GET - 1);
+    struct sb_exchange *exchange = accepted();
+    CHECK(done(sb_exchange_answer(exchange, mailbox, &reply)) == SB_OK);
+    CHECK(done(sb_exchange_send_file(exchange, mailbox, file, 0, 10)) == SB_ERR_CLOSED);
+    sb_object_unref(exchange);
+    close(fd);
+    close_listener();
+    sb_object_unref(file);
+    passed("files on their way to or from clients that go, or whom nobody serves any more");
 }
 
 int main(void)
@@ -284,6 +355,7 @@ int main(void)
     test_descriptors();
     test_resets();
     test_pump();
+    test_files();
     sb_mailbox_unref(mailbox);
     return 0;
 }

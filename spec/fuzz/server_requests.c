@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void inside(const struct sb_head *head, size_t len, const struct sb_span *span)
+static void inside(const struct sb_head *head, size_t len, const struct sb_slice *span)
 {
     assert(span->data >= head->text && span->data + span->len <= head->text + len);
 }
@@ -40,8 +40,8 @@ static void head(const char *data, size_t size, size_t cut)
         inside(&h, len, &h.fields[i].name);
         inside(&h, len, &h.fields[i].value);
         assert(memchr(h.fields[i].value.data, '\n', h.fields[i].value.len) == NULL);
-        lengths += sb_span_is(&h.fields[i].name, "content-length");
-        codings += sb_span_is(&h.fields[i].name, "transfer-encoding");
+        lengths += sb_slice_is(&h.fields[i].name, "content-length");
+        codings += sb_slice_is(&h.fields[i].name, "transfer-encoding");
     }
     assert(lengths + codings <= 1 && (codings == 1) == (h.framing == SB_FRAMED_CHUNKED));
     sb_head_free(&h);

@@ -3,12 +3,15 @@
 -- What clients other than the official ones may send: both codecs, both kinds of calls, requests that are refused. And a
 -- server that is started again.
 
+local commands = require "spec.support.commands"
 local helper = require "spec.helper"
 local serve = require "spec.support.serve"
 
 local http = require "sandbar.http"
 local json = require "sandbar.json"
 local message = require "sandbar.e2b.message"
+
+local SERVER = (os.getenv("SPEC_BUILD") or "build") .. "/spec/http_server"
 
 describe("sandbar serve on the wire", function()
   local server, port
@@ -155,6 +158,24 @@ describe("sandbar serve on the wire", function()
     assert.equal(502, status)
     assert.truthy(body:find("<!doctype html>", 1, true))
     assert.truthy(body:find("inothere", 1, true))
+  end)
+
+  it("keeps no connection to a server inside that has them one after the other", function()
+    local client = commands.client(server)
+    assert.equal(200, client:ask("POST", "/files?path=server", helper.read_file(SERVER),
+      { ["content-type"] = "application/octet-stream" }).status)
+    local events = client:start("cd && chmod 755 server && exec ./server 3000")
+    for _ = 1, 2 do
+      local answer
+      helper.eventually(function() -- it is just starting
+        answer = client:ask("GET", "/raw", nil, { ["e2b-sandbox-port"] = "3000", connection = "x-mine", ["x-mine"] = "1" })
+        return answer.status == 200
+      end)
+      assert.truthy(answer.body:lower():find("\r\nconnection: close\r\n", 1, true), answer.body)
+      assert.is_nil(answer.body:lower():find("x-mine", 1, true))
+    end
+    events:close()
+    client:close()
   end)
 
   it("is not for pages of other sites", function()

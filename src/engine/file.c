@@ -20,7 +20,7 @@
 #define SHORT 1048576        /* what a waiting program may move itself */
 #define PUMP_TURN (8u << 20) /* copied before other work gets the thread */
 
-static int enter(struct sb_file *file)
+int sb_file_enter(struct sb_file *file)
 {
     unsigned users = file->users;
     while (users != 0)
@@ -29,7 +29,7 @@ static int enter(struct sb_file *file)
     return 0;
 }
 
-static void leave(struct sb_file *file)
+void sb_file_leave(struct sb_file *file)
 {
     if (--file->users == 0)
         close(file->fd);
@@ -38,7 +38,7 @@ static void leave(struct sb_file *file)
 void sb_file_close(struct sb_file *file)
 {
     if (!atomic_exchange(&file->closed, 1))
-        leave(file);
+        sb_file_leave(file);
 }
 
 static void file_destroy(struct sb_object *object)
@@ -109,9 +109,8 @@ struct sb_file *sb_file_of_sandbox(int fd, struct sb_error *err)
 
 /* ---- the work itself: on a file thread ---- */
 
-/* Whole reads and writes with an offset: the number of bytes and, when an error ended it, *sys. */
-static size_t read_at(int fd, unsigned char *to, size_t n, uint64_t offset, const _Atomic int *stop,
-                      int *sys)
+size_t sb_file_read_at(int fd, unsigned char *to, size_t n, uint64_t offset,
+                       const _Atomic int *stop, int *sys)
 {
     size_t got = 0;
     *sys = 0;
@@ -129,8 +128,8 @@ static size_t read_at(int fd, unsigned char *to, size_t n, uint64_t offset, cons
     return got;
 }
 
-static size_t write_at(int fd, const unsigned char *from, size_t n, uint64_t offset,
-                       const _Atomic int *stop, int *sys)
+size_t sb_file_write_at(int fd, const unsigned char *from, size_t n, uint64_t offset,
+                        const _Atomic int *stop, int *sys)
 {
     size_t put = 0;
     *sys = 0;
@@ -148,7 +147,7 @@ static size_t write_at(int fd, const unsigned char *from, size_t n, uint64_t off
     return put;
 }
 
-static void fail_write(struct sb_error *err, int sys, size_t done, size_t len)
+void sb_file_fail_write(struct sb_error *err, int sys, size_t done, size_t len)
 {
     if (sys == EBADF)
         sb_fail_errno(err, sys, "write", "the file was not opened for writing");
@@ -183,7 +182,7 @@ static void job_free(struct job *job)
     for (int i = 0; i < 2; i++) {
         struct sb_file *file = i ? job->to : job->file;
         if (file != NULL) {
-            leave(file);
+            sb_file_leave(file);
             sb_object_unref(file);
         }
     }
@@ -201,7 +200,7 @@ static void cancelled(struct sb_op *op, void *owner)
     sb_op_fail(op, &err);
 }
 
-static void fail_read(struct sb_error *err, int sys)
+void sb_file_fail_read(struct sb_error *err, int sys)
 {
     sb_fail_errno(err, sys, "read", "the file %s",
                   sys == EBADF ? "was not opened for reading" : "cannot be read");
@@ -212,10 +211,10 @@ static ssize_t read_some(int fd, void *to, size_t n, uint64_t offset, const _Ato
                          struct sb_error *err)
 {
     int sys;
-    size_t got = read_at(fd, to, n, offset, stop, &sys);
+    size_t got = sb_file_read_at(fd, to, n, offset, stop, &sys);
     if (got > 0 || sys == 0)
         return (ssize_t)got;
-    fail_read(err, sys);
+    sb_file_fail_read(err, sys);
     return -1;
 }
 
@@ -231,7 +230,7 @@ static void do_read(struct job *job)
     }
     job->bytes = sb_large_alloc(room);
     if (job->bytes == NULL) {
-        fail_read(&job->error, ENOMEM);
+        sb_file_fail_read(&job->error, ENOMEM);
         return;
     }
     n = read_some(job->file->fd, job->bytes, room, job->offset, &job->stop, &job->error);
@@ -260,7 +259,7 @@ static void do_open(struct job *job)
     } else {
         job->file = sb_file_new(fd, &job->error);
         if (job->file != NULL)
-            enter(job->file);
+            sb_file_enter(job->file);
     }
     if (job->error.kind != SB_OK)
         strncpy(job->error.path, (const char *)job->data, sizeof job->error.path - 1);
@@ -276,7 +275,8 @@ static void do_pump(struct job *job)
     job->more = 1;
     while (turn < PUMP_TURN && !job->stop) {
         int sys;
-        size_t n = read_at(job->file->fd, job->bytes, job->len, job->number, &job->stop, &sys);
+        size_t n =
+            sb_file_read_at(job->file->fd, job->bytes, job->len, job->number, &job->stop, &sys);
         size_t put;
         if (n == 0) {
             if (sys != 0)
@@ -285,7 +285,7 @@ static void do_pump(struct job *job)
             job->more = 0;
             return;
         }
-        put = write_at(job->to->fd, job->bytes, n, job->number, &job->stop, &sys);
+        put = sb_file_write_at(job->to->fd, job->bytes, n, job->number, &job->stop, &sys);
         job->number += put;
         turn += put;
         if (sys != 0) {
@@ -307,9 +307,10 @@ static void work(void *arg)
         do_read(job);
         break;
     case WRITE:
-        job->number = write_at(job->file->fd, job->data, job->len, job->offset, &job->stop, &sys);
+        job->number =
+            sb_file_write_at(job->file->fd, job->data, job->len, job->offset, &job->stop, &sys);
         if (sys != 0)
-            fail_write(&job->error, sys, job->number, job->len);
+            sb_file_fail_write(&job->error, sys, job->number, job->len);
         break;
     case TRUNCATE:
         if (ftruncate(job->file->fd, (off_t)job->offset) < 0)
@@ -383,9 +384,9 @@ static struct sb_op *submit(enum kind kind, struct sb_file *file, struct sb_file
     job->op = op;
     job->offset = offset;
     job->len = len;
-    if (file != NULL && enter(file))
+    if (file != NULL && sb_file_enter(file))
         job->file = sb_object_ref(file);
-    if (to != NULL && enter(to))
+    if (to != NULL && sb_file_enter(to))
         job->to = sb_object_ref(to);
     if ((file != NULL && job->file == NULL) || (to != NULL && job->to == NULL))
         sb_fail(&err, SB_ERR_CLOSED, "the file is closed");
@@ -458,18 +459,18 @@ ssize_t sb_file_read_here(struct sb_file *file, uint64_t offset, void *to, size_
                           struct sb_error *err)
 {
     static const _Atomic int never;
-    if (!enter(file)) {
+    if (!sb_file_enter(file)) {
         sb_fail(err, SB_ERR_CLOSED, "the file is closed");
         return -1;
     }
     ssize_t got = read_some(file->fd, to, n, offset, &never, err);
-    leave(file);
+    sb_file_leave(file);
     return got;
 }
 
 int sb_file_lock(struct sb_file *file, struct sb_error *err)
 {
-    if (!enter(file)) {
+    if (!sb_file_enter(file)) {
         sb_fail(err, SB_ERR_CLOSED, "the file is closed");
         return -1;
     }
@@ -478,93 +479,11 @@ int sb_file_lock(struct sb_file *file, struct sb_error *err)
         rc = flock(file->fd, LOCK_EX | LOCK_NB);
     while (rc < 0 && errno == EINTR);
     int sys = errno;
-    leave(file);
+    sb_file_leave(file);
     if (rc == 0)
         return 1;
     if (sys == EWOULDBLOCK)
         return 0;
     sb_fail_errno(err, sys, "lock", "cannot lock the file");
     return -1;
-}
-
-/* ---- whole files, for transfer.c ---- */
-
-static void whole_ended(void *arg)
-{
-    struct sb_file_work *w = arg;
-    struct sb_file *file = w->file;
-    w->ended(w); /* may free it */
-    leave(file);
-    sb_object_unref(file);
-}
-
-static void whole_read(void *arg)
-{
-    struct sb_file_work *w = arg;
-    size_t max = w->len, room = SMALL_READ, len = 0;
-    struct stat st;
-    if (fstat(w->file->fd, &st) == 0 && st.st_size > 0) {
-        if ((uint64_t)st.st_size > max)
-            goto too_long;
-        room = (size_t)st.st_size + 1; /* so that the end shows without growing */
-    }
-    for (;;) {
-        unsigned char *bytes = len == 0 ? sb_large_alloc(room) : realloc(w->bytes, room);
-        int sys;
-        if (bytes == NULL) {
-            sb_fail_errno(&w->error, ENOMEM, "read", "no memory for the file");
-            return;
-        }
-        w->bytes = bytes;
-        len += read_at(w->file->fd, bytes + len, room - len, len, &w->stop, &sys);
-        if (sys != 0) {
-            fail_read(&w->error, sys);
-            return;
-        }
-        if (len > max)
-            goto too_long;
-        if (len < room || w->stop)
-            break;
-        room = len * 2 + SMALL_READ;
-    }
-    w->len = len;
-    return;
-too_long:
-    sb_fail(&w->error, SB_ERR_LIMIT_EXCEEDED, "the file is longer than %zu bytes", max);
-}
-
-static void whole_write(void *arg)
-{
-    struct sb_file_work *w = arg;
-    int sys;
-    w->done = write_at(w->file->fd, w->data, w->len, w->offset, &w->stop, &sys);
-    if (sys != 0)
-        fail_write(&w->error, sys, w->done, w->len);
-}
-
-static int whole(struct sb_file_work *w, void (*what)(void *arg), size_t len, struct sb_error *err)
-{
-    int rc;
-    if (!enter(w->file))
-        return sb_fail(err, SB_ERR_CLOSED, "the file is closed");
-    sb_object_ref(w->file);
-    rc = len <= SHORT ? sb_pool_run_short(what, whole_ended, w, err)
-                      : sb_pool_run(what, whole_ended, w, err);
-    if (rc < 0) {
-        leave(w->file);
-        sb_object_unref(w->file);
-    }
-    return rc;
-}
-
-int sb_file_read_whole(struct sb_file_work *w, struct sb_error *err)
-{
-    struct stat st;
-    size_t len = fstat(w->file->fd, &st) == 0 && st.st_size > 0 ? (size_t)st.st_size : 0;
-    return whole(w, whole_read, len < w->len ? len : w->len, err);
-}
-
-int sb_file_write_whole(struct sb_file_work *w, struct sb_error *err)
-{
-    return whole(w, whole_write, w->len, err);
 }

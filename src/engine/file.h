@@ -7,8 +7,7 @@
 
 #include "../runtime/op.h"
 #include "box.h"
-
-extern const struct sb_object_type sb_file_type;
+#include "filework.h"
 
 /* Counted. The descriptor is closed when it is closed and no work uses it any more. */
 struct sb_file {
@@ -55,21 +54,18 @@ struct sb_op *sb_file_host_open(struct sb_mailbox *mailbox, const char *path, co
 struct sb_op *sb_file_pump(struct sb_file *from, struct sb_file *to, struct sb_mailbox *mailbox,
                            size_t chunk);
 
-/* For one piece of work on a file whose end is told on the I/O thread to a C function. */
-struct sb_file_work {
-    struct sb_file *file;      /* a reference */
-    const unsigned char *data; /* write: what; stays the owner's */
-    unsigned char *bytes;      /* read: malloc'ed, to be taken */
-    size_t len;                /* write: how much; read: the most, and then how much */
-    uint64_t offset;
-    size_t done; /* write: how much */
-    struct sb_error error;
-    _Atomic int stop;                         /* asks it to end early */
-    void (*ended)(struct sb_file_work *work); /* [io] */
-};
-int sb_file_read_whole(struct sb_file_work *work,
-                       struct sb_error *err); /* LimitExceeded above `len` */
-int sb_file_write_whole(struct sb_file_work *work, struct sb_error *err);
+/* ---- for filework.c ---- */
+
+/* Its descriptor is there until it is left. 0: it is closed. */
+int sb_file_enter(struct sb_file *file);
+void sb_file_leave(struct sb_file *file);
+/* Whole reads and writes with an offset: the number of bytes and, when an error ended it, *sys. */
+size_t sb_file_read_at(int fd, unsigned char *to, size_t n, uint64_t offset,
+                       const _Atomic int *stop, int *sys);
+size_t sb_file_write_at(int fd, const unsigned char *from, size_t n, uint64_t offset,
+                        const _Atomic int *stop, int *sys);
+void sb_file_fail_read(struct sb_error *err, int sys);
+void sb_file_fail_write(struct sb_error *err, int sys, size_t done, size_t len);
 
 /* ---- files of a sandbox (transfer.c). Fields are runs of proto.h fields without file_op ---- */
 

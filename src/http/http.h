@@ -9,11 +9,7 @@
 #include "http/body.h"
 #include "http/sockets.h"
 #include "runtime/op.h"
-
-struct sb_slice {
-    const char *data;
-    size_t len;
-};
+#include "runtime/slice.h"
 
 struct sb_port;
 extern const struct sb_object_type sb_port_type;

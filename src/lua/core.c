@@ -49,6 +49,7 @@ const struct sb_core_api sb_core_api = {.version = SB_API_VERSION,
                                         .size = sizeof(struct sb_core_api),
                                         .release = SB_VERSION,
                                         .stream_type = &sb_stream_type,
+                                        .file_type = &sb_file_type,
                                         .lua = &lua_api,
 #define API_ENTRY(f) .f = f,
                                         SB_API_FUNCTIONS(API_ENTRY)

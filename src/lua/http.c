@@ -14,10 +14,9 @@
 #include "../runtime/large.h"
 #include "base64.h"
 #include "http.h"
+#include "lines.h"
 #include "message.h"
 #include "websocket.h"
-
-#define MAX_LINES 10000
 
 const struct sb_core_api *sb_api;
 
@@ -221,25 +220,6 @@ static struct sb_slice check_slice(lua_State *L, int arg)
     struct sb_slice slice;
     slice.data = luaL_checklstring(L, arg, &slice.len);
     return slice;
-}
-
-const struct sb_slice *sb_lua_check_lines(lua_State *L, int arg, size_t *count)
-{
-    luaL_checktype(L, arg, LUA_TTABLE);
-    size_t n = lua_rawlen(L, arg);
-    luaL_argcheck(L, n <= MAX_LINES, arg, "too many header lines");
-    *count = n;
-    if (n == 0)
-        return NULL;
-    struct sb_slice *lines = sb_lua_newuserdata(L, n * sizeof *lines, 0);
-    for (size_t i = 0; i < n; i++) {
-        lua_rawgeti(L, arg, (int)i + 1);
-        lines[i].data =
-            lua_type(L, -1) == LUA_TNUMBER ? NULL : sb_lua_tobytes(L, -1, &lines[i].len);
-        luaL_argcheck(L, lines[i].data != NULL, arg, "a header line is neither string nor secret");
-        lua_pop(L, 1);
-    }
-    return lines;
 }
 
 /* What a plain request may hold. */

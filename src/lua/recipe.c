@@ -8,6 +8,7 @@
 
 #include "../http/recipe.h"
 #include "http.h"
+#include "lines.h"
 
 /* recipe(port, is_key, id, lines, find | nil, key | nil, prefix | nil, suffix | nil) -> recipe, release */
 static int new_recipe(lua_State *L)

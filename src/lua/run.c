@@ -8,6 +8,7 @@
 #include "../e2b/killer.h"
 #include "../e2b/run.h"
 #include "http.h"
+#include "lines.h"
 #include "message.h"
 
 /* run(origin, target, lines, type, message, silence, max_output | nil, killer | nil, token | nil, tails | nil) -> op;

@@ -10,8 +10,7 @@
 #include "../runtime/api.h"
 
 #include "../server/server.h"
-
-#define MAX_LINES 1000
+#include "lines.h"
 
 const struct sb_core_api *sb_api;
 
@@ -45,7 +44,7 @@ static const char *text_field(lua_State *L, const char *name)
 }
 
 /* listen { address, port | path, tls_cert, tls_key, max_connections, header_limit, header_timeout, idle_timeout, body_timeout,
- * write_timeout } -> listener | nil, e */
+ * write_timeout, tunnel_timeout } -> listener | nil, e */
 static int server_listen(lua_State *L)
 {
     luaL_checktype(L, 1, LUA_TTABLE);
@@ -61,6 +60,7 @@ static int server_listen(lua_State *L)
         .idle_timeout = ns_field(L, "idle_timeout"),
         .body_timeout = ns_field(L, "body_timeout"),
         .write_timeout = ns_field(L, "write_timeout"),
+        .tunnel_timeout = ns_field(L, "tunnel_timeout"),
     };
     luaL_argcheck(L, (options.path != NULL) != (options.address != NULL), 1, "address or path");
     luaL_argcheck(L, (options.tls_cert != NULL) == (options.tls_key != NULL), 1, "tls_key");
@@ -81,26 +81,26 @@ static struct sb_listener *check_listener(lua_State *L)
     return sb_lua_check_object(L, 1, &sb_listener_type);
 }
 
-static int listener_accept(lua_State *L)
+static int listener_op(lua_State *L,
+                       struct sb_op *(*make)(struct sb_listener *, struct sb_mailbox *))
 {
     struct sb_listener *listener = check_listener(L);
     if (sb_lua_forked(L, listener))
         return 1;
     struct sb_mailbox *mailbox = sb_lua_mailbox(L);
     struct sb_op **op = sb_lua_new_op(L);
-    *op = sb_listener_accept(listener, mailbox);
+    *op = make(listener, mailbox);
     return sb_lua_op_made(L, op);
+}
+
+static int listener_accept(lua_State *L)
+{
+    return listener_op(L, sb_listener_accept);
 }
 
 static int listener_drain(lua_State *L)
 {
-    struct sb_listener *listener = check_listener(L);
-    if (sb_lua_forked(L, listener))
-        return 1;
-    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
-    struct sb_op **op = sb_lua_new_op(L);
-    *op = sb_listener_drain(listener, mailbox);
-    return sb_lua_op_made(L, op);
+    return listener_op(L, sb_listener_drain);
 }
 
 /* address() -> address, port; of a unix socket: path */
@@ -142,7 +142,7 @@ static const struct sb_lua_class listener_class = {
 
 /* ---- requests ---- */
 
-static void set_span(lua_State *L, const char *name, const struct sb_span *span)
+static void set_span(lua_State *L, const char *name, const struct sb_slice *span)
 {
     lua_pushlstring(L, span->data, span->len);
     lua_setfield(L, -2, name);
@@ -213,27 +213,7 @@ static int request_read(lua_State *L)
     return sb_lua_op_made(L, op);
 }
 
-/* The lines stay where they are: in the table, which nobody changes meanwhile. */
-static const struct sb_span *check_lines(lua_State *L, int arg, size_t *count)
-{
-    luaL_checktype(L, arg, LUA_TTABLE);
-    size_t n = lua_rawlen(L, arg);
-    luaL_argcheck(L, n <= MAX_LINES, arg, "too many header lines");
-    *count = n;
-    if (n == 0)
-        return NULL;
-    struct sb_span *lines = sb_lua_newuserdata(L, n * sizeof *lines, 0);
-    for (size_t i = 0; i < n; i++) {
-        lua_rawgeti(L, arg, (int)i + 1);
-        lines[i].data =
-            lua_type(L, -1) == LUA_TNUMBER ? NULL : sb_lua_tobytes(L, -1, &lines[i].len);
-        luaL_argcheck(L, lines[i].data != NULL, arg, "a header line is neither string nor secret");
-        lua_pop(L, 1);
-    }
-    return lines;
-}
-
-/* request:answer(status, lines, body | nil: it is streamed) -> op */
+/* request:answer(status, lines, body | nil: it is streamed, and begins with `first`) -> op */
 static int request_answer(lua_State *L)
 {
     struct sb_exchange *exchange = check_exchange(L);
@@ -241,10 +221,10 @@ static int request_answer(lua_State *L)
         return 1;
     struct sb_reply reply = {.status = (int)luaL_checkinteger(L, 2), .body = {"", 0}};
     reply.stream = lua_isnoneornil(L, 4);
-    if (!reply.stream)
-        reply.body.data = sb_lua_check_bytes(L, 4, &reply.body.len);
-    lua_settop(L, 4);
-    reply.lines = check_lines(L, 3, &reply.count);
+    lua_settop(L, 5);
+    if (!reply.stream || !lua_isnil(L, 5))
+        reply.body.data = sb_lua_check_bytes(L, reply.stream ? 5 : 4, &reply.body.len);
+    reply.lines = sb_lua_check_lines(L, 3, &reply.count);
     struct sb_mailbox *mailbox = sb_lua_mailbox(L);
     struct sb_op **op = sb_lua_new_op(L);
     *op = sb_exchange_answer(exchange, mailbox, &reply);
@@ -264,14 +244,17 @@ static int request_write(lua_State *L)
     return sb_lua_op_made(L, op);
 }
 
+/* request:finish(last piece | nil) -> op */
 static int request_finish(lua_State *L)
 {
     struct sb_exchange *exchange = check_exchange(L);
     if (sb_lua_forked(L, exchange))
         return 1;
+    size_t len = 0;
+    const char *data = lua_isnoneornil(L, 2) ? NULL : sb_lua_check_bytes(L, 2, &len);
     struct sb_mailbox *mailbox = sb_lua_mailbox(L);
     struct sb_op **op = sb_lua_new_op(L);
-    *op = sb_exchange_finish(exchange, mailbox);
+    *op = sb_exchange_finish(exchange, mailbox, data, len);
     return sb_lua_op_made(L, op);
 }
 
@@ -320,6 +303,47 @@ static int request_pump_in(lua_State *L)
     return sb_lua_op_made(L, op);
 }
 
+static struct sb_file *check_file(lua_State *L, int arg)
+{
+    return sb_lua_check_object(L, arg, sb_api->file_type);
+}
+
+static uint64_t check_size(lua_State *L, int arg)
+{
+    lua_Number n = luaL_checknumber(L, arg);
+    luaL_argcheck(L, n >= 0 && n <= 9e15, arg, "size expected");
+    return (uint64_t)n;
+}
+
+/* request:send_file(file, offset, count | nil: the rest) -> op */
+static int request_send_file(lua_State *L)
+{
+    struct sb_exchange *exchange = check_exchange(L);
+    if (sb_lua_forked(L, exchange))
+        return 1;
+    struct sb_file *file = check_file(L, 2);
+    uint64_t offset = check_size(L, 3);
+    uint64_t count = lua_isnoneornil(L, 4) ? SB_FILE_REST : check_size(L, 4);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_exchange_send_file(exchange, mailbox, file, offset, count);
+    return sb_lua_op_made(L, op);
+}
+
+/* request:take_file(file, offset) -> op */
+static int request_take_file(lua_State *L)
+{
+    struct sb_exchange *exchange = check_exchange(L);
+    if (sb_lua_forked(L, exchange))
+        return 1;
+    struct sb_file *file = check_file(L, 2);
+    uint64_t offset = check_size(L, 3);
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_exchange_take_file(exchange, mailbox, file, offset);
+    return sb_lua_op_made(L, op);
+}
+
 /* request:tunnel(stream, head) -> op */
 static int request_tunnel(lua_State *L)
 {
@@ -327,7 +351,7 @@ static int request_tunnel(lua_State *L)
     if (sb_lua_forked(L, exchange))
         return 1;
     struct sb_stream *stream = check_stream(L, 2);
-    struct sb_span head;
+    struct sb_slice head;
     head.data = sb_lua_check_bytes(L, 3, &head.len);
     struct sb_mailbox *mailbox = sb_lua_mailbox(L);
     struct sb_op **op = sb_lua_new_op(L);
@@ -342,11 +366,10 @@ static int request_close(lua_State *L)
 }
 
 static const luaL_Reg request_methods[] = {
-    {"read", request_read},         {"answer", request_answer},
-    {"write", request_write},       {"finish", request_finish},
-    {"gone", request_gone},         {"close", request_close},
-    {"pump_out", request_pump_out}, {"pump_in", request_pump_in},
-    {"tunnel", request_tunnel},     {NULL, NULL},
+    {"read", request_read},           {"answer", request_answer},       {"write", request_write},
+    {"finish", request_finish},       {"gone", request_gone},           {"close", request_close},
+    {"pump_out", request_pump_out},   {"pump_in", request_pump_in},     {"tunnel", request_tunnel},
+    {"send_file", request_send_file}, {"take_file", request_take_file}, {NULL, NULL},
 };
 static const char *const request_plain[] = {"close", NULL};
 static const struct sb_lua_class request_class = {

@@ -9,6 +9,7 @@
 #ifndef SB_API_H
 #define SB_API_H
 
+#include "../engine/filework.h"
 #include "../engine/sockets.h"
 #include "error.h"
 #include "loop.h"
@@ -19,7 +20,7 @@
 #include "stream.h"
 
 #define SB_API_KEY "sandbar.core.api"
-#define SB_API_VERSION 4
+#define SB_API_VERSION 5
 
 /* clang-format off */
 #define SB_API_FUNCTIONS(X)                                                                        \
@@ -35,10 +36,11 @@
     X(sb_mailbox_ref) X(sb_mailbox_unref)                                                          \
     X(sb_stream_new) X(sb_stream_read) X(sb_stream_try_read) X(sb_stream_write)                    \
     X(sb_stream_close_write) X(sb_stream_close) X(sb_stream_at_end)                                \
-    X(sb_stream_try_write) X(sb_stream_tap)                                                        \
+    X(sb_stream_try_write) X(sb_stream_take) X(sb_stream_tap)                                      \
     X(sb_release_new) X(sb_release_ref) X(sb_release_unref) X(sb_release_fire)                     \
     X(sb_release_cancel) X(sb_release_fired) X(sb_release_finish)                                  \
     X(sb_redact)                                                                                   \
+    X(sb_file_read_piece) X(sb_file_write_piece)                                                   \
     X(sb_client_sockets) X(sb_client_engine_type) /* a port's sockets */
 /* clang-format on */
 
@@ -48,7 +50,7 @@ struct sb_core_api {
     unsigned version;    /* SB_API_VERSION */
     size_t size;         /* of this struct */
     const char *release; /* SB_VERSION of core.so */
-    const struct sb_object_type *stream_type;
+    const struct sb_object_type *stream_type, *file_type;
     const struct sb_lua_api *lua;
 #define SB_API_MEMBER(f) __typeof__(f) *f;
     SB_API_FUNCTIONS(SB_API_MEMBER)
@@ -101,7 +103,10 @@ extern const struct sb_core_api *sb_api; /* the client's own, set when it is ope
 #define sb_stream_close sb_api->sb_stream_close
 #define sb_stream_at_end sb_api->sb_stream_at_end
 #define sb_stream_try_write sb_api->sb_stream_try_write
+#define sb_stream_take sb_api->sb_stream_take
 #define sb_stream_tap sb_api->sb_stream_tap
+#define sb_file_read_piece sb_api->sb_file_read_piece
+#define sb_file_write_piece sb_api->sb_file_write_piece
 #define sb_release_new sb_api->sb_release_new
 #define sb_release_ref sb_api->sb_release_ref
 #define sb_release_unref sb_api->sb_release_unref

@@ -513,6 +513,52 @@ int sb_stream_try_read(struct sb_stream *s, enum sb_read_mode mode, size_t n,
     return done;
 }
 
+/* Lock held: into the caller's memory, what is buffered first. 1, or 0: would wait. */
+static int take_some(struct sb_stream *s, void *to, size_t room, size_t *taken)
+{
+    size_t n = s->unread.len < room ? s->unread.len : room;
+    if (n > 0) {
+        memcpy(to, s->unread.data + s->unread.start, n);
+        s->unread.start += n;
+        s->unread.len -= n;
+        s->unread.scanned = 0;
+        if (s->unread.len == 0)
+            s->unread.start = 0;
+    } else if (!s->closed && s->readable && !s->eof && s->read_error == 0) {
+        ssize_t got = sb_transfer_read(&s->transfer, s->source.fd, to, room);
+        if (got < 0 && errno == EAGAIN)
+            return 0;
+        s->eof = got == 0 || (got < 0 && errno == EIO);
+        s->read_error = got < 0 && !s->eof ? errno : 0;
+        n = got > 0 ? (size_t)got : 0;
+    }
+    *taken = n;
+    return 1;
+}
+
+int sb_stream_take(struct sb_stream *s, void *to, size_t room, size_t *taken, struct sb_error *err)
+{
+    struct sb_result r = {.fd = -1};
+    *taken = 0;
+    if (is_forked(s))
+        return sb_fail(err, SB_ERR_FORKED, "made before this process was forked") < 0;
+    pthread_mutex_lock(&s->lock);
+    int done = 1;
+    s->tried = 0;
+    if (s->reader != NULL) {
+        sb_fail(&r.error, SB_ERR_BUSY, "another read of this stream has not ended");
+    } else {
+        done = take_some(s, to, room, taken);
+        if (done && *taken == 0)
+            serve(s, SB_READ_SOME, room, &r);
+        if (done ? s->paused && s->unread.len <= s->high / 2 : !s->started || s->paused)
+            kick(s, NULL);
+    }
+    pthread_mutex_unlock(&s->lock);
+    *err = r.error;
+    return done;
+}
+
 int sb_stream_at_end(const struct sb_stream *stream)
 {
     struct sb_stream *s = (struct sb_stream *)stream;
@@ -629,10 +675,12 @@ int sb_stream_try_write(struct sb_stream *s, const void *data, size_t len, size_
     return rc;
 }
 
-void sb_stream_tap(struct sb_stream *s, sb_stream_tap_fn *tap, void *arg)
+int sb_stream_tap(struct sb_stream *s, sb_stream_tap_fn *tap, void *arg, struct sb_error *err)
 {
     if (is_forked(s))
-        return;
+        return sb_fail(err, SB_ERR_FORKED, "made before this process was forked");
+    if (tap != NULL && s->tap != NULL && s->tap_arg != arg)
+        return sb_fail(err, SB_ERR_BUSY, "the stream is somebody else's at the moment");
     s->tap = tap;
     s->tap_arg = arg;
     pthread_mutex_lock(&s->lock);
@@ -644,6 +692,7 @@ void sb_stream_tap(struct sb_stream *s, sb_stream_tap_fn *tap, void *arg)
             watch(s);
     }
     pthread_mutex_unlock(&s->lock);
+    return 0;
 }
 
 /* ---- closing ---- */

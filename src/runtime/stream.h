@@ -34,6 +34,10 @@ struct sb_op *sb_stream_read(struct sb_stream *stream, struct sb_mailbox *mailbo
                              enum sb_read_mode mode, size_t n);
 int sb_stream_try_read(struct sb_stream *stream, enum sb_read_mode mode, size_t n,
                        struct sb_result *result);
+/* The same as a try of SOME, into `room` > 0 bytes of the caller's: 1 and *taken (0: the end) or the error, 0 would
+ * wait. */
+int sb_stream_take(struct sb_stream *stream, void *to, size_t room, size_t *taken,
+                   struct sb_error *err);
 
 /* Completes when all bytes were taken by the kernel (number = how many, also on failure or cancel).
  * The data is copied before the call returns. EPIPE is Closed. */
@@ -45,10 +49,10 @@ int sb_stream_try_write(struct sb_stream *stream, const void *data, size_t len, 
                         struct sb_error *err);
 
 /* Tells C code on the I/O thread when it is worth trying again: tap(arg) [io] once soon and then after each change, with
- * no lock held; it says whether it also waits for room to write. One at a time, NULL: none. [io]; whoever taps holds a
- * reference until then. */
+ * no lock held; it says whether it also waits for room to write. NULL: none. 0, or Busy when somebody else taps it
+ * already (the same arg: asks again). [io]; whoever taps holds a reference until then. */
 typedef int sb_stream_tap_fn(void *arg);
-void sb_stream_tap(struct sb_stream *stream, sb_stream_tap_fn *tap, void *arg);
+int sb_stream_tap(struct sb_stream *stream, sb_stream_tap_fn *tap, void *arg, struct sb_error *err);
 
 /* Half-close after what is queued has been written; for read ends: stop and close. Idempotent, any
  * thread, never waits. */

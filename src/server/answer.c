@@ -38,7 +38,7 @@ int sb_put(struct sb_buffer *out, const void *data, size_t len)
     return 0;
 }
 
-static int take_length(struct sb_answer *answer, const struct sb_span *line, size_t at,
+static int take_length(struct sb_answer *answer, const struct sb_slice *line, size_t at,
                        struct sb_error *err)
 {
     uint64_t n = 0;
@@ -57,10 +57,10 @@ static int take_length(struct sb_answer *answer, const struct sb_span *line, siz
 }
 
 /* 1: the line is sent as it is; 0: it is ours to send. */
-static int take_line(struct sb_answer *answer, const struct sb_span *line, struct sb_error *err)
+static int take_line(struct sb_answer *answer, const struct sb_slice *line, struct sb_error *err)
 {
     const char *colon = memchr(line->data, ':', line->len);
-    struct sb_span name = {line->data, colon != NULL ? (size_t)(colon - line->data) : 0};
+    struct sb_slice name = {line->data, colon != NULL ? (size_t)(colon - line->data) : 0};
     if (!sb_is_token(name.data, name.len))
         return sb_fail(err, SB_ERR_INVALID_ARGUMENT,
                        "a header's name is empty or has characters that names may not have");
@@ -71,22 +71,22 @@ static int take_line(struct sb_answer *answer, const struct sb_span *line, struc
                            "the value of header %.*s has a control character", (int)name.len,
                            name.data);
     }
-    if (sb_span_is(&name, "content-length"))
+    if (sb_slice_is(&name, "content-length"))
         return take_length(answer, line, name.len + 1, err);
-    if (sb_span_is(&name, "connection")) {
-        struct sb_span value = {line->data + name.len + 1, line->len - name.len - 1};
+    if (sb_slice_is(&name, "connection")) {
+        struct sb_slice value = {line->data + name.len + 1, line->len - name.len - 1};
         while (value.len > 0 && *value.data == ' ') {
             value.data++;
             value.len--;
         }
-        if (!sb_span_is(&value, "close"))
+        if (!sb_slice_is(&value, "close"))
             return sb_fail(err, SB_ERR_INVALID_ARGUMENT,
                            "header Connection of an answer can only be \"close\"");
         answer->close = 1;
         return 0;
     }
-    if (sb_span_is(&name, "transfer-encoding") || sb_span_is(&name, "upgrade") ||
-        sb_span_is(&name, "keep-alive") || sb_span_is(&name, "trailer"))
+    if (sb_slice_is(&name, "transfer-encoding") || sb_slice_is(&name, "upgrade") ||
+        sb_slice_is(&name, "keep-alive") || sb_slice_is(&name, "trailer"))
         return sb_fail(err, SB_ERR_INVALID_ARGUMENT, "header %.*s of an answer is the server's",
                        (int)name.len, name.data);
     return 1;

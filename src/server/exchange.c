@@ -23,7 +23,7 @@ int sb_exchange_is_secure(const struct sb_exchange *exchange)
 
 /* ---- calls ---- */
 
-static void free_call(struct sb_call *call)
+void sb_call_discard(struct sb_call *call)
 {
     sb_object_unref(call->exchange);
     sb_answer_free(&call->answer);
@@ -34,13 +34,13 @@ static void free_call(struct sb_call *call)
 void sb_call_fail(struct sb_call *call, const struct sb_error *err)
 {
     sb_op_fail(call->op, err);
-    free_call(call);
+    sb_call_discard(call);
 }
 
 void sb_call_done(struct sb_call *call)
 {
     sb_op_complete(call->op);
-    free_call(call);
+    sb_call_discard(call);
 }
 
 void sb_call_fail_with(struct sb_call *call, enum sb_err kind, const char *why)
@@ -89,7 +89,7 @@ static void on_cancel(struct sb_op *op, void *owner)
             peer->writers_end = &(*peer->writers_end)->next;
     }
     sb_http_cancelled(op);
-    free_call(call);
+    sb_call_discard(call);
 }
 
 static void on_call(void *arg)
@@ -121,14 +121,14 @@ struct sb_op *sb_call_submit(struct sb_call *call, struct sb_mailbox *mailbox)
     struct sb_error err = {0};
     struct sb_op *op = call->op = sb_op_new(mailbox, on_cancel, call);
     if (op == NULL) {
-        free_call(call);
+        sb_call_discard(call);
         return NULL;
     }
     if (call->exchange->object.generation != sb_generation())
         sb_fail(&err, SB_ERR_FORKED, "the request belongs to the parent process");
     else if (sb_loop_post(on_call, call, &err) == 0)
         return op;
-    free_call(call);
+    sb_call_discard(call);
     return sb_http_refuse(op, &err);
 }
 
@@ -308,6 +308,11 @@ static void out_of_memory(struct sb_peer *peer)
     sb_peer_end(peer, 1, &err);
 }
 
+static void too_much(struct sb_call *call)
+{
+    sb_call_fail_with(call, SB_ERR_INVALID_ARGUMENT, "more than Content-Length announced");
+}
+
 static void run_answer(struct sb_call *call)
 {
     struct sb_exchange *exchange = call->exchange;
@@ -326,6 +331,13 @@ static void run_answer(struct sb_call *call)
     int rc = sb_answer_put(&call->answer, &exchange->framing, &peer->out);
     if (rc == 0 && !call->stream && !exchange->framing.none)
         rc = sb_put(&peer->out, call->data, call->len);
+    else if (rc == 0 && call->stream)
+        rc = sb_exchange_put(exchange, call->data, call->len);
+    if (rc == -2) {
+        too_much(call);
+        sb_peer_end(peer, 1, NULL);
+        return;
+    }
     sb_peer_wait_out(peer, call);
     if (rc < 0)
         out_of_memory(peer);
@@ -337,7 +349,7 @@ struct sb_op *sb_exchange_answer(struct sb_exchange *exchange, struct sb_mailbox
                                  const struct sb_reply *reply)
 {
     struct sb_error err = {0};
-    struct sb_call *call = sb_call_new(exchange, run_answer, reply->stream ? 0 : reply->body.len);
+    struct sb_call *call = sb_call_new(exchange, run_answer, reply->body.len);
     if (call == NULL)
         return NULL;
     if (call->len > 0)
@@ -345,7 +357,7 @@ struct sb_op *sb_exchange_answer(struct sb_exchange *exchange, struct sb_mailbox
     call->stream = reply->stream;
     if (sb_answer_make(&call->answer, reply, &err) == 0)
         return sb_call_submit(call, mailbox);
-    free_call(call);
+    sb_call_discard(call);
     struct sb_op *op = sb_op_new(mailbox, NULL, NULL);
     return op != NULL ? sb_http_refuse(op, &err) : NULL;
 }
@@ -387,7 +399,7 @@ static void run_write(struct sb_call *call)
         return;
     int rc = sb_exchange_put(exchange, call->data, call->len);
     if (rc == -2) {
-        sb_call_fail_with(call, SB_ERR_INVALID_ARGUMENT, "more than Content-Length announced");
+        too_much(call);
         return;
     }
     sb_peer_wait_out(exchange->peer, call);
@@ -411,12 +423,18 @@ static void run_finish(struct sb_call *call)
     if (!sb_call_is_answering(call))
         return;
     const struct sb_answer_framing *framing = &exchange->framing;
+    int rc = sb_exchange_put(exchange, call->data, call->len);
+    if (rc == -2) {
+        too_much(call);
+        return;
+    }
     if (framing->has_length && !framing->none && exchange->written < framing->length) {
         sb_call_fail_with(call, SB_ERR_INVALID_ARGUMENT, "less than Content-Length announced");
         sb_peer_end(peer, 1, NULL);
         return;
     }
-    int rc = framing->chunked ? sb_put(&peer->out, "0\r\n\r\n", 5) : 0;
+    if (rc == 0 && framing->chunked)
+        rc = sb_put(&peer->out, "0\r\n\r\n", 5);
     sb_peer_wait_out(peer, call);
     if (rc < 0)
         out_of_memory(peer);
@@ -424,9 +442,13 @@ static void run_finish(struct sb_call *call)
         over(exchange);
 }
 
-struct sb_op *sb_exchange_finish(struct sb_exchange *exchange, struct sb_mailbox *mailbox)
+struct sb_op *sb_exchange_finish(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
+                                 const void *data, size_t len)
 {
-    return sb_call_submit(sb_call_new(exchange, run_finish, 0), mailbox);
+    struct sb_call *call = sb_call_new(exchange, run_finish, len);
+    if (call != NULL && len > 0)
+        memcpy(call->data, data, len);
+    return sb_call_submit(call, mailbox);
 }
 
 /* ---- the client's end ---- */

@@ -41,7 +41,7 @@ static int is_blank(char c)
     return c == ' ' || c == '\t';
 }
 
-int sb_span_is(const struct sb_span *span, const char *name)
+int sb_slice_is(const struct sb_slice *span, const char *name)
 {
     return strlen(name) == span->len && strncasecmp(span->data, name, span->len) == 0;
 }
@@ -82,8 +82,8 @@ static int take_request_line(struct sb_head *head, const char *line, const char 
     if (next[6] != '1' || next[8] > '1')
         return 505;
     head->minor = next[8] - '0';
-    head->method = (struct sb_span){line, (size_t)(space - line)};
-    head->target = (struct sb_span){target, (size_t)(next - target)};
+    head->method = (struct sb_slice){line, (size_t)(space - line)};
+    head->target = (struct sb_slice){target, (size_t)(next - target)};
     return 0;
 }
 
@@ -110,7 +110,7 @@ static int take_lines(struct sb_head *head, size_t len, const char **why)
 
 /* ---- what it says ---- */
 
-static int take_length(struct sb_head *head, const struct sb_span *value)
+static int take_length(struct sb_head *head, const struct sb_slice *value)
 {
     uint64_t n = 0;
     if (value->len == 0 || value->len > 18)
@@ -134,21 +134,21 @@ static int take_meaning(struct sb_head *head, const char **why)
 {
     int lengths = 0, codings = 0;
     for (size_t i = 0; i < head->count; i++) {
-        const struct sb_span *name = &head->fields[i].name, *value = &head->fields[i].value;
-        if (sb_span_is(name, "content-length")) {
+        const struct sb_slice *name = &head->fields[i].name, *value = &head->fields[i].value;
+        if (sb_slice_is(name, "content-length")) {
             if (lengths++ > 0 || take_length(head, value) < 0)
                 return refuse(why, 400, "the body's length is not one number");
-        } else if (sb_span_is(name, "transfer-encoding")) {
+        } else if (sb_slice_is(name, "transfer-encoding")) {
             if (codings++ > 0)
                 return refuse(why, 400, "more than one Transfer-Encoding");
-            if (!sb_span_is(value, "chunked"))
+            if (!sb_slice_is(value, "chunked"))
                 return refuse(why, 501, "no other transfer coding than chunked");
-        } else if (sb_span_is(name, "host")) {
+        } else if (sb_slice_is(name, "host")) {
             if (head->host.data != NULL)
                 return refuse(why, 400, "more than one Host");
             head->host = *value;
-        } else if (sb_span_is(name, "expect")) {
-            if (!sb_span_is(value, "100-continue"))
+        } else if (sb_slice_is(name, "expect")) {
+            if (!sb_slice_is(value, "100-continue"))
                 return refuse(why, 417, "no other expectation than 100-continue");
             head->expects = head->minor == 1;
         }

@@ -10,15 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/slice.h"
+
 #define SB_HEAD_FIELDS 256
 
-struct sb_span {
-    const char *data; /* in the head's own text */
-    size_t len;
-};
-
 struct sb_field {
-    struct sb_span name, value; /* the value without blanks around it */
+    struct sb_slice name, value; /* the value without blanks around it */
 };
 
 enum sb_framing {
@@ -32,8 +29,8 @@ struct sb_head {
     char *text;
     struct sb_field *fields;
     size_t count;
-    struct sb_span method, target, host; /* host.data NULL: none */
-    int minor;                           /* of HTTP/1.x: 0 or 1 */
+    struct sb_slice method, target, host; /* host.data NULL: none */
+    int minor;                            /* of HTTP/1.x: 0 or 1 */
     enum sb_framing framing;
     uint64_t length; /* SB_FRAMED_LENGTH: at least 1 */
     int keep_alive, expects, upgrade, is_head;
@@ -48,7 +45,7 @@ int sb_head_read(struct sb_head *head, const char *data, size_t len, const char 
 void sb_head_free(struct sb_head *head);
 
 /* Is the name (of a header) this one, given in lower case? */
-int sb_span_is(const struct sb_span *span, const char *name);
+int sb_slice_is(const struct sb_slice *span, const char *name);
 int sb_is_token(const char *data, size_t len);
 
 #endif

@@ -91,7 +91,7 @@ static void no_memory(struct sb_peer *peer)
 
 void sb_peer_refuse(struct sb_peer *peer, int status, const char *why)
 {
-    static const struct sb_span type = {"Content-Type: text/plain", 24};
+    static const struct sb_slice type = {"Content-Type: text/plain", 24};
     char body[160];
     int len = snprintf(body, sizeof body, "%s\n", why);
     struct sb_reply reply = {.status = status, .lines = &type, .count = 1};
@@ -336,7 +336,8 @@ static uint64_t input_due(const struct sb_peer *peer)
         if (peer->current == NULL)
             return after(peer->since, limits(peer)->body_timeout);
         if (peer->intake.framing == SB_FRAMED_TUNNEL)
-            return SB_NEVER; /* both ends know what they wait for */
+            return after(peer->in_at > peer->out_at ? peer->in_at : peer->out_at,
+                         limits(peer)->tunnel_timeout);
         return peer->current->reader != NULL || sb_pumps_hungry(peer->current)
                    ? after(peer->in_at, limits(peer)->body_timeout)
                    : SB_NEVER;
@@ -353,6 +354,14 @@ static void set_clock(struct sb_timer *timer, uint64_t due)
         sb_timer_set(timer, due);
 }
 
+static void silent(struct sb_peer *peer)
+{
+    struct sb_error err = {0};
+    sb_fail(&err, SB_ERR_TIMEOUT, "nothing has come either way for %g s",
+            (double)limits(peer)->tunnel_timeout / 1e9);
+    sb_peer_end(peer, 1, &err);
+}
+
 static void input_is_late(struct sb_peer *peer)
 {
     switch (peer->phase) {
@@ -363,6 +372,10 @@ static void input_is_late(struct sb_peer *peer)
             sb_peer_end(peer, 0, NULL);
         break;
     case SB_PEER_EXCHANGE:
+        if (peer->intake.framing == SB_FRAMED_TUNNEL) {
+            silent(peer);
+            break;
+        }
         peer->last = 1;
         if (peer->current != NULL)
             sb_fail(&peer->intake.error, SB_ERR_TIMEOUT, "nothing of the body came for %g s",

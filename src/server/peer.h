@@ -146,6 +146,7 @@ struct sb_call *sb_call_new(struct sb_exchange *exchange, void (*run)(struct sb_
                             size_t len); /* any thread */
 struct sb_op *sb_call_submit(struct sb_call *call,
                              struct sb_mailbox *mailbox); /* any thread; takes over */
+void sb_call_discard(struct sb_call *call);               /* of one that was not submitted */
 /* These complete and free it. */
 void sb_call_fail(struct sb_call *call, const struct sb_error *err);
 void sb_call_fail_with(struct sb_call *call, enum sb_err kind, const char *why);
@@ -158,7 +159,7 @@ int sb_call_is_answering(struct sb_call *call);
 
 struct sb_listener_limits {
     size_t header_limit;
-    uint64_t header_timeout, idle_timeout, body_timeout, write_timeout;
+    uint64_t header_timeout, idle_timeout, body_timeout, write_timeout, tunnel_timeout;
 };
 const struct sb_listener_limits *sb_listener_limits(const struct sb_listener *listener);
 SSL_CTX *sb_listener_context(const struct sb_listener *listener); /* NULL: plain */

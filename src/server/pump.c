@@ -14,6 +14,7 @@ void sb_pump_free(struct sb_pump *pump)
     if (pump == NULL)
         return;
     sb_object_unref(pump->stream);
+    sb_filing_free(pump->filing);
     free(pump->piece);
     free(pump);
 }
@@ -26,14 +27,22 @@ static int unlink_pump(struct sb_exchange *exchange, struct sb_pump *pump)
     if (*at == NULL)
         return 0;
     *at = pump->next;
-    sb_stream_tap(pump->stream, NULL, NULL);
+    if (pump->tapped)
+        sb_stream_tap(pump->stream, NULL, NULL, NULL);
+    pump->tapped = 0;
     return 1;
 }
 
-static void finish(struct sb_pump *pump, const struct sb_error *err)
+void sb_pump_finish(struct sb_pump *pump, const struct sb_error *err)
+{
+    unlink_pump(pump->call->exchange, pump);
+    if (pump->filing == NULL || !sb_filing_lasts(pump->filing, err))
+        sb_pump_tell(pump, err);
+}
+
+void sb_pump_tell(struct sb_pump *pump, const struct sb_error *err)
 {
     struct sb_call *call = pump->call;
-    unlink_pump(call->exchange, pump);
     struct sb_result *result = sb_op_result(call->op);
     result->number = (double)pump->bytes;
     result->has_number = 1;
@@ -127,25 +136,26 @@ static int put_out(struct sb_pump *pump, const unsigned char *data, size_t n)
 /* 1: something has moved; -1: the pump has ended. */
 static int move_out(struct sb_pump *pump)
 {
+    static unsigned char piece[PIECE];
     struct sb_exchange *exchange = pump->call->exchange;
     int moved = 0;
     while (pump->out && exchange->peer->out.len < SB_PEER_HIGH) {
-        struct sb_result r = {.fd = -1};
-        if (!sb_stream_try_read(pump->stream, SB_READ_SOME, PIECE, &r))
+        struct sb_error err = {0};
+        size_t n;
+        if (!sb_stream_take(pump->stream, piece, sizeof piece, &n, &err))
             break;
         moved = 1;
-        int rc = r.bytes != NULL ? put_out(pump, r.bytes, r.bytes_len) : 0;
+        int rc = n > 0 ? put_out(pump, piece, n) : 0;
         if (rc == -2)
-            sb_fail(&r.error, SB_ERR_INVALID_ARGUMENT, "more than Content-Length announced");
+            sb_fail(&err, SB_ERR_INVALID_ARGUMENT, "more than Content-Length announced");
         else if (rc < 0)
-            sb_fail_errno(&r.error, ENOMEM, "memory", "out of memory");
-        pump->bytes += r.bytes_len;
-        free(r.bytes);
-        if (r.error.kind != SB_OK) {
-            finish(pump, &r.error);
+            sb_fail_errno(&err, ENOMEM, "memory", "out of memory");
+        pump->bytes += n;
+        if (err.kind != SB_OK) {
+            sb_pump_finish(pump, &err);
             return -1;
         }
-        pump->out = r.bytes_len > 0;
+        pump->out = n > 0;
     }
     return moved;
 }
@@ -185,7 +195,7 @@ static int move_in(struct sb_pump *pump)
         else if (peer->intake.error.kind != SB_OK)
             err = peer->intake.error;
         if (err.kind != SB_OK) {
-            finish(pump, &err);
+            sb_pump_finish(pump, &err);
             return -1;
         }
         pump->at += taken;
@@ -241,20 +251,43 @@ static int move_tunnel_ends(struct sb_pump *pump)
     return !pump->out && !pump->in && peer->out.len == 0;
 }
 
+/* Who is asked first: each in turn, since the first one may take all the room there is. */
+static void take_turns(struct sb_exchange *exchange)
+{
+    struct sb_pump *first = exchange->pumps, **last = &exchange->pumps;
+    if (first == NULL || first->next == NULL)
+        return;
+    while (*last != NULL)
+        last = &(*last)->next;
+    exchange->pumps = first->next;
+    first->next = NULL;
+    *last = first;
+}
+
+static int move_either(struct sb_pump *pump)
+{
+    if (pump->filing != NULL)
+        return pump->in ? sb_filing_in(pump) : sb_filing_out(pump);
+    int rc = pump->in ? move_in(pump) : 0;
+    if (rc >= 0 && pump->blocked && !pump->asked) {
+        pump->asked = 1;
+        sb_stream_tap(pump->stream, on_tap, pump, NULL);
+    }
+    if (rc < 0)
+        return rc;
+    int out = move_out(pump);
+    return out < 0 ? out : rc | out;
+}
+
 int sb_pumps_move(struct sb_exchange *exchange)
 {
     struct sb_pump *next;
     int moved = 0;
+    take_turns(exchange);
     for (struct sb_pump *pump = exchange->pumps; pump != NULL; pump = next) {
         next = pump->next;
         int tunnel = pump->tunnel;
-        int rc = pump->in ? move_in(pump) : 0;
-        if (rc >= 0 && pump->blocked && !pump->asked) {
-            pump->asked = 1;
-            sb_stream_tap(pump->stream, on_tap, pump);
-        }
-        if (rc >= 0)
-            rc |= move_out(pump);
+        int rc = move_either(pump);
         moved |= rc != 0;
         if (rc < 0 && tunnel) {
             sb_peer_end(exchange->peer, 1, NULL);
@@ -263,9 +296,9 @@ int sb_pumps_move(struct sb_exchange *exchange)
         if (rc < 0)
             continue;
         if (!tunnel && !pump->in && !pump->out) {
-            finish(pump, NULL);
+            sb_pump_finish(pump, NULL);
         } else if (tunnel && move_tunnel_ends(pump)) {
-            finish(pump, NULL);
+            sb_pump_finish(pump, NULL);
             sb_peer_end(exchange->peer, 0, NULL);
             return 1;
         }
@@ -289,7 +322,7 @@ int sb_pump_drop(struct sb_exchange *exchange, struct sb_call *call)
 void sb_pumps_fail(struct sb_exchange *exchange, const struct sb_error *err)
 {
     while (exchange->pumps != NULL)
-        finish(exchange->pumps, err);
+        sb_pump_finish(exchange->pumps, err);
 }
 
 int sb_pumps_read(const struct sb_exchange *exchange)
@@ -302,20 +335,26 @@ int sb_pumps_read(const struct sb_exchange *exchange)
 
 /* ---- calls ---- */
 
-/* Takes over the call. */
-static void start(struct sb_call *call)
+/* Takes over the call. 0: it has failed, since the stream is another pump's. */
+static int start(struct sb_call *call)
 {
     struct sb_pump *pump = call->pump;
+    struct sb_error err = {0};
+    if (pump->stream != NULL && sb_stream_tap(pump->stream, on_tap, pump, &err) < 0) {
+        sb_call_fail(call, &err);
+        return 0;
+    }
+    pump->tapped = pump->stream != NULL;
     pump->call = call;
     pump->next = call->exchange->pumps;
     call->exchange->pumps = pump;
-    sb_stream_tap(pump->stream, on_tap, pump);
+    return 1;
 }
 
 static void run_out(struct sb_call *call)
 {
     if (sb_call_is_answering(call))
-        start(call);
+        (void)start(call);
 }
 
 static void run_in(struct sb_call *call)
@@ -327,7 +366,7 @@ static void run_in(struct sb_call *call)
         sb_call_fail_with(call, SB_ERR_BUSY, "somebody else is reading the body");
     } else {
         sb_exchange_go_on(exchange);
-        start(call);
+        (void)start(call);
     }
 }
 
@@ -345,17 +384,16 @@ static void run_tunnel(struct sb_call *call)
                           "the answer has begun, or the body is read");
         return;
     }
+    if (!start(call))
+        return;
     exchange->answered = SB_TUNNELLED;
     peer->last = 1;
     peer->intake = (struct sb_intake){.framing = SB_FRAMED_TUNNEL};
     if (sb_put(&peer->out, call->data, call->len) < 0) {
         struct sb_error err = {0};
         sb_fail_errno(&err, ENOMEM, "memory", "out of memory");
-        sb_call_fail(call, &err);
         sb_peer_end(peer, 1, &err);
-        return;
     }
-    start(call);
 }
 
 static struct sb_call *call_of(struct sb_exchange *exchange, struct sb_stream *stream,
@@ -370,9 +408,21 @@ static struct sb_call *call_of(struct sb_exchange *exchange, struct sb_stream *s
         free(call);
         return NULL;
     }
-    pump->stream = sb_object_ref(stream);
+    pump->stream = stream != NULL ? sb_object_ref(stream) : NULL;
     call->pump = pump;
     return call;
+}
+
+/* The other end is a file. Takes over the call. */
+static struct sb_op *submit_file(struct sb_call *call, struct sb_mailbox *mailbox,
+                                 struct sb_file *file, uint64_t offset, uint64_t count)
+{
+    if (call != NULL)
+        call->pump->filing = sb_filing_new(call->pump, file, offset, count);
+    if (call == NULL || call->pump->filing != NULL)
+        return sb_call_submit(call, mailbox);
+    sb_call_discard(call);
+    return NULL;
 }
 
 struct sb_op *sb_exchange_pump_out(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
@@ -398,7 +448,7 @@ struct sb_op *sb_exchange_pump_in(struct sb_exchange *exchange, struct sb_mailbo
 }
 
 struct sb_op *sb_exchange_tunnel(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
-                                 struct sb_stream *stream, const struct sb_span *head)
+                                 struct sb_stream *stream, const struct sb_slice *head)
 {
     struct sb_call *call = call_of(exchange, stream, run_tunnel, head->len);
     if (call != NULL) {
@@ -407,4 +457,22 @@ struct sb_op *sb_exchange_tunnel(struct sb_exchange *exchange, struct sb_mailbox
             memcpy(call->data, head->data, head->len);
     }
     return sb_call_submit(call, mailbox);
+}
+
+struct sb_op *sb_exchange_send_file(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
+                                    struct sb_file *file, uint64_t offset, uint64_t count)
+{
+    struct sb_call *call = call_of(exchange, NULL, run_out, 0);
+    if (call != NULL)
+        call->pump->out = 1;
+    return submit_file(call, mailbox, file, offset, count);
+}
+
+struct sb_op *sb_exchange_take_file(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
+                                    struct sb_file *file, uint64_t offset)
+{
+    struct sb_call *call = call_of(exchange, NULL, run_in, 0);
+    if (call != NULL)
+        call->pump->in = 1;
+    return submit_file(call, mailbox, file, offset, SB_FILE_REST);
 }

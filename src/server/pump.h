@@ -1,9 +1,11 @@
-/* Bytes between an exchange and a stream of the runtime, without a Lua state in between. Everything is [io].
+/* Bytes between an exchange and a stream of the runtime or a file, without a Lua state in between. Everything is [io].
  *
  * Out: what the stream has becomes the answer's body, as it is or in envelopes of Connect; the stream is read only
  * while less than the high mark is queued for the client. In: the request's body goes to the stream, and is read off
  * the socket only as far as the stream takes it. Both, as a tunnel: what follows the head, either way, until both
- * sides have closed. A pump holds its exchange (by its call) and its stream, and ends with the first of them. */
+ * sides have closed. A pump holds its exchange (by its call) and its stream, and ends with the first of them.
+ *
+ * Of a file a piece is with a file thread while the one before (out) or behind it (in) is with the client. */
 #ifndef SB_SERVER_PUMP_H
 #define SB_SERVER_PUMP_H
 
@@ -12,7 +14,9 @@
 struct sb_pump {
     struct sb_pump *next;
     struct sb_call *call;
-    struct sb_stream *stream; /* a reference */
+    struct sb_stream *stream; /* a reference; NULL: */
+    struct sb_filing *filing; /* owned, filing.c's */
+    int tapped;               /* the stream is its own */
     int in, out;              /* the ways that are still open */
     int tunnel;
     int blocked; /* the stream takes no more ... */
@@ -34,5 +38,21 @@ int sb_pump_drop(struct sb_exchange *exchange, struct sb_call *call);
 /* Ends all with this error. */
 void sb_pumps_fail(struct sb_exchange *exchange, const struct sb_error *err);
 void sb_pump_free(struct sb_pump *pump);
+/* Its call completes, now or when its file thread has let go of it. */
+void sb_pump_finish(struct sb_pump *pump, const struct sb_error *err);
+void sb_pump_tell(struct sb_pump *pump,
+                  const struct sb_error *err); /* ... now, of one that is unlinked */
+
+/* ---- filing.c ---- */
+
+/* From `offset` on; out: `count` bytes at most. NULL: out of memory. */
+struct sb_filing *sb_filing_new(struct sb_pump *pump, struct sb_file *file, uint64_t offset,
+                                uint64_t count);
+void sb_filing_free(struct sb_filing *filing);
+/* As sb_pumps_move of one pump; -1: it has ended. */
+int sb_filing_out(struct sb_pump *pump);
+int sb_filing_in(struct sb_pump *pump);
+/* The pump is over for this reason (NULL: none), but a piece is still being written: 1, the call is completed after it. */
+int sb_filing_lasts(struct sb_filing *filing, const struct sb_error *err);
 
 #endif

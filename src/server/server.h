@@ -6,6 +6,7 @@
 #ifndef SB_SERVER_SERVER_H
 #define SB_SERVER_SERVER_H
 
+#include "engine/filework.h"
 #include "runtime/op.h"
 #include "runtime/stream.h"
 #include "server/head.h"
@@ -19,9 +20,10 @@ struct sb_server_options {
     size_t header_limit; /* at most SB_SERVER_HEAD */
     uint64_t
         header_timeout; /* ns: for a whole head, from its first byte or the connection's beginning */
-    uint64_t idle_timeout;  /* between two requests */
-    uint64_t body_timeout;  /* without a byte of a body that somebody reads */
-    uint64_t write_timeout; /* without the client taking a byte of what there is for it */
+    uint64_t idle_timeout;   /* between two requests */
+    uint64_t body_timeout;   /* without a byte of a body that somebody reads */
+    uint64_t write_timeout;  /* without the client taking a byte of what there is for it */
+    uint64_t tunnel_timeout; /* of a tunnel, without a byte either way */
 };
 #define SB_SERVER_HEAD 65536u
 
@@ -53,19 +55,21 @@ struct sb_op *sb_exchange_read(struct sb_exchange *exchange, struct sb_mailbox *
 /* "Name: value" lines; content_length, transfer-encoding and the like are the server's. */
 struct sb_reply {
     int status;
-    const struct sb_span *lines;
+    const struct sb_slice *lines;
     size_t count;
-    struct sb_span body;
-    int stream; /* more is written, then finished */
+    struct sb_slice body;
+    int stream; /* more than the body is written, then finished */
 };
 /* The following complete when what is queued for the client is below the high mark. NULL: out of memory. */
 struct sb_op *sb_exchange_answer(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
                                  const struct sb_reply *reply);
 struct sb_op *sb_exchange_write(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
                                 const void *data, size_t len);
-struct sb_op *sb_exchange_finish(struct sb_exchange *exchange, struct sb_mailbox *mailbox);
+struct sb_op *sb_exchange_finish(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
+                                 const void *data, size_t len); /* the last piece, or none */
 
-/* Bytes that no Lua state sees. The stream is the pump's until the operation ends; number = how many bytes. */
+/* Bytes that no Lua state sees. The stream is the pump's until the operation ends: another one is Busy. number = how
+ * many bytes. */
 enum sb_pump_form {
     SB_PUMP_RAW,
     SB_PUMP_JSON,
@@ -79,10 +83,17 @@ struct sb_op *sb_exchange_pump_out(struct sb_exchange *exchange, struct sb_mailb
 /* The body goes into the stream, which is not closed by that. */
 struct sb_op *sb_exchange_pump_in(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
                                   struct sb_stream *stream);
+/* The same of a file, from `offset` on: at most `count` bytes of it out, the whole body in. Ended early, the last piece
+ * may still be written. */
+#define SB_FILE_REST UINT64_MAX
+struct sb_op *sb_exchange_send_file(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
+                                    struct sb_file *file, uint64_t offset, uint64_t count);
+struct sb_op *sb_exchange_take_file(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
+                                    struct sb_file *file, uint64_t offset);
 /* `head` is sent as it is, then the connection and the stream are each other's, until both have closed. What of the
  * request's body has not been read goes to the stream as it came. Ending the operation early cuts both. */
 struct sb_op *sb_exchange_tunnel(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
-                                 struct sb_stream *stream, const struct sb_span *head);
+                                 struct sb_stream *stream, const struct sb_slice *head);
 
 /* number = 1: the client has gone away; 0: the exchange is over. */
 struct sb_op *sb_exchange_gone(struct sb_exchange *exchange, struct sb_mailbox *mailbox);

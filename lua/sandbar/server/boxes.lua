@@ -73,9 +73,12 @@ local function sweep(self)
 end
 
 --- The entry of one that runs: { id, info, box, streams, processes, watchers }. Nil without an error when it does not
---- run.
-function Boxes:running(id)
-  local info, err = self:info(id)
+--- run. `info`: what info() has just said of it.
+function Boxes:running(id, info)
+  local err
+  if not info then
+    info, err = self:info(id)
+  end
   if not info and not err then
     self:forget(id)
   end
@@ -102,7 +105,7 @@ function Boxes:running(id)
       self.entries[id] = entry
     end
   end
-  entry.info = info
+  entry.info, entry.fresh = info, true
   return entry
 end
 
@@ -137,8 +140,13 @@ end
 
 -- Looks after the end of its lifetime what has become of it, as long as something is open into it.
 local function look_after(self, entry)
+  local known = entry.fresh and entry.info -- of the request that has opened it
   while next(entry.streams) and not entry.gone do
-    local info, err = self:info(entry.id)
+    local info, err = known, nil
+    if not info then
+      info, err = self:info(entry.id)
+    end
+    known = nil
     if not info and not err then
       self:forget(entry.id)
     elseif info and info.state ~= "running" then
@@ -171,6 +179,9 @@ end
 --- Its lifetime has been changed, or something else that shows when it ends.
 function Boxes:changed(id)
   local entry = self.entries[id]
+  if entry then
+    entry.fresh = false
+  end
   if entry and entry.change then
     wait.fire(entry.change)
   end

@@ -10,6 +10,7 @@ local encode = require "sandbar.server.encode"
 local errors = require "sandbar.errors"
 local http = require "sandbar.http"
 local message = require "sandbar.e2b.message"
+local stream = require "sandbar.stream"
 local wait = require "sandbar.wait"
 
 local MAX_MESSAGE = 67108864 -- bytes of a request
@@ -124,8 +125,9 @@ end
 local Sink = {}
 Sink.__index = Sink
 
--- Envelopes of one exchange are written one at a time, by whichever task.
-local function write(self, bytes, timeout)
+-- Envelopes of one exchange are written one at a time, by whichever task. The first one goes with the answer's head,
+-- the `last` one with its end.
+local function write(self, bytes, timeout, last)
   while self._writing do
     local ok, err = wait.on(self._writing, timeout, "write")
     if not ok then
@@ -135,8 +137,19 @@ local function write(self, bytes, timeout)
   if self.closed then
     return nil, connect.failure("canceled", "the stream is over")
   end
-  self._writing = wait.signal()
-  local ok, err = self.request:write(bytes, timeout)
+  local ok, err
+  self._writing, self.closed = wait.signal(), last or false
+  if not self._begun then
+    self._begun = true
+    ok, err = self.request:begin(200, { ["content-type"] = "application/connect+" .. self.codec }, bytes)
+    if ok and last then
+      ok, err = self.request:finish()
+    end
+  elseif last then
+    ok, err = self.request:finish(bytes)
+  else
+    ok, err = self.request:write(bytes, timeout)
+  end
   self._at = core.now()
   local signal = self._writing
   self._writing = nil
@@ -153,6 +166,12 @@ function Sink:send(value)
   return write(self, message.envelope(0, bytes))
 end
 
+-- Sends a message that is not waited for: what is pumped may keep the client busy.
+function Sink:mention(value)
+  local bytes = message.encode(self.call.output, value, self.codec)
+  return bytes and write(self, message.envelope(0, bytes), 0)
+end
+
 --- Sends an event with output of a process: what there is most of, without the detour over a table.
 function Sink:data(name, bytes)
   if self.codec == "json" then
@@ -162,17 +181,30 @@ function Sink:data(name, bytes)
   return self:send { event = { data = { [name] = bytes } } }
 end
 
---- The last envelope: a stream without one is broken for its client.
-function Sink:finish(failure)
-  local body = "{}"
-  if failure then
-    body = encode.value { error = error_body(failure) }
+--- What comes out of `output` goes to the client from here on, without a look of Lua's at it: a pump of pumps.lua. Nil
+--- and an error.
+function Sink:pump(name, output)
+  local native, early = stream.lend(output)
+  if not native then
+    return nil, early
+  elseif early ~= "" then
+    local ok, err = self:data(name, early)
+    if not ok then
+      return nil, err
+    end
   end
-  local ok = write(self, message.envelope(message.END, body))
+  return self.request:start_pump_out(output, "connect+" .. self.codec, name)
+end
+
+--- The last envelope, without which a stream is broken for its client; before it a message, where there is one more.
+function Sink:finish(failure, value)
+  local bytes
+  if value then
+    bytes, failure = message.encode(self.call.output, value, self.codec)
+  end
+  local body = failure and encode.value { error = error_body(failure) } or "{}"
+  write(self, (bytes and message.envelope(0, bytes) or "") .. message.envelope(message.END, body), nil, true)
   self.closed = true
-  if ok then
-    self.request:finish()
-  end
 end
 
 --- Cuts the connection without a last envelope: what is left of a stream whose sandbox was killed.
@@ -188,6 +220,9 @@ end
 function Sink:attend(ping, deadline)
   while not self.closed do
     local left = self._at + self.keepalive - core.now()
+    if self._writing and left <= 0 then -- the client does not read: it has signs of life enough
+      left = self.keepalive
+    end
     if deadline then
       left = math.min(left, deadline - core.now())
     end
@@ -200,7 +235,7 @@ function Sink:attend(ping, deadline)
     elseif deadline and core.now() >= deadline then
       return nil
     elseif core.now() >= self._at + self.keepalive and not self._writing then
-      self:send(ping)
+      self:mention(ping)
     end
   end
   return true
@@ -212,7 +247,6 @@ local function answer_stream(request, call, kind, context)
     request = request, call = call, codec = kind.codec, keepalive = connect.keepalive_of(request.headers),
     _at = core.now(),
   }, Sink)
-  request:begin(200, { ["content-type"] = "application/connect+" .. kind.codec })
   local ok
   if decoded then
     ok, failure = call.run(context, decoded, sink)
@@ -247,12 +281,12 @@ function connect.serve(request, call, context)
     return request:respond(405, { allow = "POST" }, "")
   end
   local kind = type_of(request)
-  local stream = call.stream == true
-  if not kind or (kind.stream == true) ~= stream then
-    return request:respond(415, { ["accept-post"] = ACCEPTED[stream] }, "")
+  local streamed = call.stream == true
+  if not kind or (kind.stream == true) ~= streamed then
+    return request:respond(415, { ["accept-post"] = ACCEPTED[streamed] }, "")
   end
   context.timeout = connect.timeout_of(request.headers)
-  if stream then
+  if streamed then
     return answer_stream(request, call, kind, context)
   end
   return answer_unary(request, call, kind, context)

@@ -16,6 +16,7 @@ local errors = require "sandbar.errors"
 local headers = require "sandbar.headers"
 local native = require "sandbar.server"
 local nested = require "sandbar.nested"
+local pumps = require "sandbar.server.pumps"
 local task = require "sandbar.task"
 local wait = require "sandbar.wait"
 
@@ -27,13 +28,13 @@ local NOTHING = {}
 local LISTEN = {
   address = "string", port = "integer", path = "string", max_connections = "integer", header_limit = "size",
   header_timeout = "duration", idle_timeout = "duration", body_timeout = "duration", write_timeout = "duration",
-  tls_cert = "string", tls_key = "string",
+  tunnel_timeout = "duration", tls_cert = "string", tls_key = "string",
 }
 
 -- What is not said, and the most that can be.
 local DEFAULTS = { max_connections = 1024, header_limit = 65536 }
 local MOST = { max_connections = 1000000, header_limit = 65536, port = 65535 }
-local CLOCKS = { header_timeout = 10, idle_timeout = 60, body_timeout = 30, write_timeout = 30 }
+local CLOCKS = { header_timeout = 10, idle_timeout = 60, body_timeout = 30, write_timeout = 30, tunnel_timeout = 620 }
 
 local function invalid(op, message)
   return nil, errors.new { kind = "InvalidArgument", op = op, message = message }
@@ -103,7 +104,7 @@ function request:read_all(max, timeout)
 end
 
 -- Starts an answer.
-local function answer(self, op, status, given, body)
+local function answer(self, op, status, given, body, first)
   local state = core.state(self, request_class)
   check.arg(op, 1, status, "integer", 2)
   check.arg(op, 2, given, "table?", 2)
@@ -112,7 +113,7 @@ local function answer(self, op, status, given, body)
     return failed(err, op)
   end
   local ok
-  ok, err = wait.op(state._native:answer(status, lines, body), nil, op)
+  ok, err = wait.op(state._native:answer(status, lines, body, first), nil, op)
   if not ok then
     return nil, err
   end
@@ -127,8 +128,10 @@ function request:respond(status, given, body)
 end
 
 --- Begins an answer whose body is written piece by piece: in chunks, or as long as a Content-Length in `given` says.
-function request:begin(status, given)
-  return answer(self, "begin", status, given, nil)
+--- `first`: a piece that goes with the head.
+function request:begin(status, given, first)
+  check.arg("begin", 3, first, "secret?")
+  return answer(self, "begin", status, given, nil, first)
 end
 
 --- A piece of the body. Waits while the client does not take what is there for it. When that takes longer than
@@ -145,76 +148,12 @@ function request:write(data, timeout)
   return ok and true, err
 end
 
---- The end of a body that was written piece by piece.
-function request:finish()
-  local ok, err = wait.op(core.state(self, request_class)._native:finish(), nil, "finish")
+--- The end of a body that was written piece by piece, with its last one if there is.
+function request:finish(last)
+  local state = core.state(self, request_class)
+  check.arg("finish", 1, last, "secret?")
+  local ok, err = wait.op(state._native:finish(last), nil, "finish")
   return ok and true, err
-end
-
--- The native stream of what is given, and what was read of it already.
-local function lent(from, op, index, lenders)
-  if type(from) == "userdata" then
-    for _, name in ipairs(lenders) do
-      local native_stream, second = require("sandbar." .. name).lend(from)
-      if native_stream ~= false then
-        return native_stream, second
-      end
-    end
-  end
-  check.fail(op, index, "a stream of a process or a connection expected", 2)
-end
-
--- Waits for a pump: how many bytes.
-local function pumped(op, timeout, name)
-  local r, err = wait.op(op, timeout, name)
-  return r and r.number, err
-end
-
---- What comes out of `source` (output of a process, a connection to a port) becomes body of the answer, which has
---- begun, without a look of Lua's at it. `framing`: "raw", "connect+json" or "connect+proto" (data events of E2B's
---- protocol, of the `kind` "stdout", "stderr" or "pty"). Returns how many bytes once it has ended; finish() follows.
-function request:pump_out(source, framing, kind)
-  local state = core.state(self, request_class)
-  check.arg("pump_out", 2, framing, "string?")
-  check.arg("pump_out", 3, kind, "string?")
-  local from, early = lent(source, "pump_out", 1, { "stream", "port" })
-  if not from then
-    return failed(early, "pump_out")
-  elseif early ~= "" then
-    return invalid("pump_out", "some of the source was read already")
-  end
-  return pumped(state._native:pump_out(from, framing or "raw", kind or "stdout"), nil, "pump_out")
-end
-
---- The body goes into `target` (stdin of a process, a connection to a port), which is not closed by that. Returns how
---- many bytes.
-function request:pump_in(target, timeout)
-  local state = core.state(self, request_class)
-  local seconds, err = seconds_of(timeout, "pump_in", 2)
-  if err then
-    return nil, err
-  end
-  local to
-  to, err = lent(target, "pump_in", 1, { "input", "port" })
-  if not to then
-    return failed(err, "pump_in")
-  end
-  return pumped(state._native:pump_in(to), seconds, "pump_in")
-end
-
---- From here on the connection is no HTTP: `head` (an answer's head, or nothing) is sent as it is, then client and
---- `connection` (to a port) are each other's until both have closed. What of the body was not read goes on as it came.
---- True when both have closed in order. Ending the wait cuts both.
-function request:upgrade(connection, head)
-  local state = core.state(self, request_class)
-  check.arg("upgrade", 2, head, "string?")
-  local to, early = lent(connection, "upgrade", 1, { "port" })
-  if not to then
-    return failed(early, "upgrade")
-  end
-  state._begun = true
-  local n, err = pumped(state._native:tunnel(to, (head or "") .. early), nil, "upgrade")
-  return n and true, err
 end
 
 --- Cuts the connection, so that the client sees that something is missing. Nothing happens when it has been answered.
@@ -237,6 +176,10 @@ function request:gone(timeout)
   end
   return r.number == 1
 end
+
+pumps.install(request, function(self)
+  return core.state(self, request_class)
+end)
 
 request_class = core.class("ServerRequest", request, {
   tostring = function(state)
@@ -351,7 +294,7 @@ end
 --- by tls_cert and tls_key, PEM files (the certificate with those that lead to it; the key without a pass phrase).
 --- Limits: max_connections (1024), header_limit (64 KiB). Clocks, in seconds: header_timeout (10) for a whole head,
 --- idle_timeout (60) between two requests, body_timeout (30) without a byte of a body that is read, write_timeout (30)
---- without the client taking a byte.
+--- without the client taking a byte, tunnel_timeout (620) of an upgraded connection without a byte either way.
 function http.listen(opts)
   opts = check.options("listen", 1, opts, LISTEN)
   local options, err = settle(opts)

@@ -96,8 +96,10 @@ local function forward(server, request, entry, port)
     return switch(server, request, entry, port)
   end
   local to = entry.box:port(port)
+  local list = headers_in(request, entry.info, port)
+  list[#list + 1] = { "Connection", "close" } -- a kept one would hold up a server that has them one after the other
   local answer, err = to:fetch {
-    method = request.method, path = request.target, headers = headers_in(request, entry.info, port),
+    method = request.method, path = request.target, headers = list,
     body = body_of(request), stream = true, wait = WAIT,
   }
   if not answer then
@@ -160,9 +162,9 @@ function proxy.serve(server, request, target, id, port)
     end
   end
   if port == daemon.PORT then
-    return daemon.serve(server, request, target, id)
+    return daemon.serve(server, request, target, id, info)
   end
-  local entry = server.boxes:running(id)
+  local entry = server.boxes:running(id, info)
   if not entry then
     return refuse.not_found(request, id)
   end

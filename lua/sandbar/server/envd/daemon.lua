@@ -81,8 +81,8 @@ end
 
 daemon.token_of = token_of
 
-local function health(server, request, id)
-  local info = server.boxes:info(id)
+local function health(server, request, id, info)
+  info = info or server.boxes:info(id)
   if info and info.state == "running" then
     return reply.empty(request, 204, { ["cache-control"] = "no-store" })
   end
@@ -115,8 +115,8 @@ local function dispatch(context, request, target)
   return true
 end
 
---- Answers a request for the daemon of sandbox `id`. `entry`: of boxes:running, where it is known already.
-function daemon.serve(server, request, target, id)
+--- Answers a request for the daemon of sandbox `id`. `info`: of boxes:info, just now.
+function daemon.serve(server, request, target, id, info)
   local segments = target.segments
   request = open_to(request)
   if request.method == "OPTIONS" then
@@ -124,9 +124,9 @@ function daemon.serve(server, request, target, id)
   elseif #segments == 1 and INTERNAL[segments[1]] then
     return reply.json(request, 404, { message = "not found", path = target.path, code = 404 })
   elseif request.method == "GET" and #segments == 1 and segments[1] == "health" then
-    return health(server, request, id)
+    return health(server, request, id, info)
   end
-  local entry, err = server.boxes:running(id)
+  local entry, err = server.boxes:running(id, info)
   if err then
     return reply.failed(request, err)
   elseif not entry then

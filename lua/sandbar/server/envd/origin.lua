@@ -24,8 +24,8 @@ return function(request)
   function own:respond(status, headers, body) -- luacheck: ignore 212
     return request:respond(status, with(headers), body)
   end
-  function own:begin(status, headers) -- luacheck: ignore 212
-    return request:begin(status, with(headers))
+  function own:begin(status, headers, first) -- luacheck: ignore 212
+    return request:begin(status, with(headers), first)
   end
   return setmetatable(own, {
     __index = function(_, name)

@@ -1,8 +1,10 @@
 -- The processes of a sandbox as the protocol has them: started or found again, read by one task each, which hands what
--- they write to every stream that listens; without one it is thrown away. The end of a process is known for 30 s.
+-- they write to every stream that listens; without one it is thrown away. Where only one listens, what is written goes
+-- there without Lua, until another one comes. The end of a process is known for 30 s.
 --
 -- Of an entry's processes: list, by pid. Of a process: handle, pid, tag, config, typed (has an stdin), pty, listeners,
--- ended (when), event (the end event), done (a signal).
+-- output (what reads it in Lua), pumps (what does without), ended (when), event (the end event), later (the one that
+-- ended next), siblings (its entry's processes), done (a signal).
 
 local core = require "sandbar.core"
 local gunzip = require "sandbar.server.envd.gunzip"
@@ -32,13 +34,27 @@ function running.end_event(result)
     error = result.exit_code ~= 0 and text or nil }
 end
 
+-- Forgets those whose end is long ago. They wait in the order of their ends.
 local function purge(entry)
-  local list, now = entry.processes.list, core.now()
-  for pid, process in pairs(list) do
-    if process.ended and process.ended + KEPT < now then
-      list[pid] = nil
+  local all, now = entry.processes, core.now()
+  local first = all.first
+  while first and first.ended + KEPT < now do
+    if all.list[first.pid] == first then
+      all.list[first.pid] = nil
     end
+    first = first.later
   end
+  all.first = first
+end
+
+local function keep(process)
+  local all = process.siblings
+  if all.first then
+    all.last.later = process
+  else
+    all.first = process
+  end
+  all.last = process
 end
 
 -- To everybody who listens, one after the other: who does not read holds the process up.
@@ -56,39 +72,93 @@ end
 
 local function finish(process, event)
   process.ended, process.event = core.now(), event
-  process.handle:close()
-  for listener in pairs(process.listeners) do
-    if event and listener:send { event = { ["end"] = event } } then
-      listener:finish()
-    elseif not event then
+  keep(process)
+  local listeners = process.listeners
+  process.listeners = {}
+  for listener in pairs(listeners) do
+    if event then
+      listener:finish(nil, { event = { ["end"] = event } })
+    else
       listener:cut()
     end
   end
-  process.listeners = {}
+  process.handle:close()
   wait.fire(process.done)
+end
+
+-- The only one that listens, unless pumping to it has failed.
+local function alone(process)
+  local listener = next(process.listeners)
+  return listener and not next(process.listeners, listener) and not listener.by_hand and listener or nil
+end
+
+-- What it writes goes to the one listener by itself. True at its end, false when somebody else came or it failed.
+local function pump(process, listener)
+  if process.output then
+    process.output:close()
+    process.output = nil
+  end
+  local handle = process.handle
+  local pumps, ended = {}, true
+  process.pumps = pumps
+  for name, output in pairs { [process.pty and "pty" or "stdout"] = handle.stdout, stderr = handle.stderr } do
+    local one = alone(process) == listener and listener:pump(name, output)
+    ended = ended and one
+    pumps[#pumps + 1] = one or nil
+  end
+  listener.by_hand = not ended
+  if not ended or alone(process) ~= listener then
+    running.interrupt(process)
+  end
+  for _, one in ipairs(pumps) do
+    local n, err = one:wait()
+    ended = ended and n ~= nil
+    listener.by_hand = listener.by_hand or n == nil and err.kind ~= "Cancelled"
+  end
+  process.pumps = nil
+  return ended and true
+end
+
+-- The next piece by way of Lua. True at the end.
+local function read_piece(process)
+  process.output = process.output or process.handle:output()
+  local fd, data = process.output:next()
+  if not fd then
+    return true
+  end
+  if next(process.listeners) then
+    tell(process, process.pty and "pty" or fd == 1 and "stdout" or "stderr", data)
+  end
+  return false
 end
 
 -- Until its output is at an end and the process too.
 local function read(process)
-  local output = process.handle:output()
-  while not process.cut do
-    local fd, data = output:next()
-    if not fd then
-      break
-    end
-    local name = process.pty and "pty" or fd == 1 and "stdout" or "stderr"
-    if next(process.listeners) then
-      tell(process, name, data)
+  local over
+  while not over and not process.cut do
+    local listener = alone(process)
+    if listener then
+      over = pump(process, listener)
+    else
+      over = read_piece(process)
     end
   end
   local result = process.handle:wait()
   finish(process, result and running.end_event(result))
 end
 
+--- Who listens is no longer the same: what is pumped is read by Lua again, or goes elsewhere.
+function running.interrupt(process)
+  for _, one in ipairs(process.pumps or {}) do
+    one:stop()
+  end
+end
+
 --- Takes a process over. `fields`: handle, config, tag, typed, pty.
 function running.add(entry, fields)
   purge(entry)
   local process = fields
+  process.siblings = entry.processes
   process.pid, process.listeners, process.done = fields.handle.pid, {}, wait.signal()
   entry.processes.list[process.pid] = process
   return process
@@ -102,10 +172,12 @@ end
 --- A stream listens from now on.
 function running.listen(process, listener)
   process.listeners[listener] = true
+  running.interrupt(process)
 end
 
 function running.leave(process, listener)
   process.listeners[listener] = nil
+  running.interrupt(process)
 end
 
 -- What is in the sandbox and not in the list: started before this server was.

@@ -100,19 +100,10 @@ end
 
 -- `count` bytes of the file from where it is (nil: to its end) as the answer's body. True, or nil when it was cut.
 local function send(request, file, count)
-  while count ~= 0 do
-    local data = file:read(math.min(count or CHUNK, CHUNK))
-    if not data then
-      if count then
-        request:abort() -- it has become shorter since its length was told
-        return nil
-      end
-      break
-    end
-    if not request:write(data, IDLE) then
-      return nil
-    end
-    count = count and count - #data
+  local n = request:send_file(file, count)
+  if not n or count and n < count then
+    request:abort() -- it has become shorter since its length was told
+    return nil
   end
   return request:finish()
 end
@@ -208,20 +199,45 @@ local function metadata(headers)
   return out
 end
 
--- What is written at `path` by pieces of `source`; its record, or nil and a refusal or error.
-local function put(context, path, user, xattrs, source)
-  local files = context.box.files
-  local made, err = tree.make(context.box, tree.parent(path), user)
-  if made == nil then
-    return nil, err
-  end
+-- Writes a file by pieces of `source`. True, or nil, an error and whether that is the source's.
+local function write_pieces(box, path, user, source)
   local broken
-  local written
-  written, err = files:write(path, function()
+  local written, err = box.files:write(path, function()
     local piece, why = source()
     broken = why
     return piece, why
   end, { user = "root", owner = ("%d:%d"):format(user.uid, user.gid), atomic = false })
+  return written and true, broken or err, broken ~= nil
+end
+
+-- The same of a request's body as it comes, which no Lua sees.
+local function write_body(box, path, user, request)
+  local file, err = box.files:open(path, "w", tree.ROOT)
+  if not file then
+    return nil, err
+  end
+  local n
+  n, err = request:pump_in(file)
+  file:close()
+  if not n then
+    return nil, err
+  end
+  return tree.own(box, path, user)
+end
+
+-- What is written at `path` by `source`: a function that gives pieces, or a request; its record, or nil and a refusal
+-- or error.
+local function put(context, path, user, xattrs, source)
+  local made, err = tree.make(context.box, tree.parent(path), user)
+  if made == nil then
+    return nil, err
+  end
+  local written, broken
+  if type(source) == "function" then
+    written, err, broken = write_pieces(context.box, path, user, source)
+  else
+    written, err = write_body(context.box, path, user, source)
+  end
   if written and next(xattrs) then
     written, err = tree.mark(context.box, path, xattrs)
   end
@@ -229,7 +245,7 @@ local function put(context, path, user, xattrs, source)
     if not broken and err.code == "EISDIR" then
       return nil, reply.refusal(400, ("path is a directory: %s"):format(path))
     end
-    return nil, broken or err
+    return nil, err
   end
   return {
     path = encode.text(path), name = encode.text(path:match("[^/]*$")), type = "file", metadata = tree.metadata(xattrs),
@@ -301,6 +317,7 @@ function transfer.post(context, request, query)
   elseif kind == "application/octet-stream" and (query.path or "") == "" then
     return nil, reply.refusal(400, "path is required")
   end
+  local plain = (request.headers:get("content-encoding") or "identity"):lower() == "identity"
   local read, done = reader(context, request)
   if not read then
     return nil, done
@@ -312,7 +329,7 @@ function transfer.post(context, request, query)
     local path, record
     path, err = absolute(context, query.path, user)
     if path then
-      record, err = put(context, path, user, xattrs, read)
+      record, err = put(context, path, user, xattrs, plain and request or read)
     end
     out = record and encode.array { record }
   end

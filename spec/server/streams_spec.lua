@@ -111,13 +111,14 @@ describe("output of commands through sandbar serve", function()
       others[i] = client:connect(first.pid, i % 2 == 0 and "json" or "proto")
     end
     client:input(first.pid, "hello")
-    for _, other in ipairs(others) do
-      assert.equal("hello", other:output(5))
-      other:close()
-    end
     assert.equal("hello", first:output(5))
     client:end_input(first.pid)
-    first:output()
+    for _, other in ipairs(others) do
+      local out, ended = other:output()
+      assert.equal("hello", out)
+      assert.is_true(ended.exited)
+      other:close()
+    end
     first:close()
   end)
 

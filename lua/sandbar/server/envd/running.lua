@@ -76,13 +76,16 @@ local function finish(process, event)
   local listeners = process.listeners
   process.listeners = {}
   for listener in pairs(listeners) do
-    if event then
-      listener:finish(nil, { event = { ["end"] = event } })
-    else
+    if not event then
       listener:cut()
+    elseif next(listeners, listener) then -- one that does not read is not to hold up the next one
+      task.spawn(listener.finish, listener, nil, { event = { ["end"] = event } })
+    else
+      listener:finish(nil, { event = { ["end"] = event } })
     end
   end
   process.handle:close()
+  process.handle, process.output = nil, nil -- streams and all: the record of the end stays for a while
   wait.fire(process.done)
 end
 
@@ -258,18 +261,19 @@ end
 
 --- A signal from outside ends the reading as well: what others still hold open is not waited for.
 function running.cut_output(process)
-  if process.cutting then
+  if process.cutting or process.ended then
     return
   end
   process.cutting = true
+  local handle = process.handle
   task.spawn(function()
-    if process.handle:wait() and not process.ended then
+    if handle:wait() and not process.ended then
       wait.on(process.done, CUT_GRACE, "serve")
       if not process.ended then
         process.cut = true
-        process.handle.stdout:close()
-        if process.handle.stderr then
-          process.handle.stderr:close()
+        handle.stdout:close()
+        if handle.stderr then
+          handle.stderr:close()
         end
       end
     end

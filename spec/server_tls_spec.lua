@@ -71,6 +71,17 @@ describe("http server with TLS", function()
     assert.is_true(helper.read_file(data .. ".back") == body)
   end)
 
+  it("serves clients who come at once, whose handshakes come one after the other, and some who go inside of theirs", function()
+    local all = run("sh -c 'for i in $(seq 20); do "
+      .. "curl -s -S -m 20 --cacert %sca.crt --resolve tls.test:%d:127.0.0.1 https://tls.test:%d/$i & "
+      .. "timeout -s KILL 0.02 openssl s_client -connect 127.0.0.1:%d </dev/null >/dev/null 2>&1 & done; wait' 2>&1", TLS, port,
+      port, port)
+    for _ = 1, 20 do
+      sandbar.assert(accept():respond(200, nil, "yes "))
+    end
+    assert.equal(("yes "):rep(20), all())
+  end)
+
   it("says when the client has gone, and cuts what is given up", function()
     local answer = curl("-m 1", "/")
     local request = accept()

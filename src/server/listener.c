@@ -48,6 +48,7 @@ struct sb_listener {
     char address[108];
     uint16_t port;
     struct sb_listener_limits limits;
+    struct sb_handshakes handshakes; /* [io] */
     unsigned max_connections;
     struct sb_release *release; /* of the file, NULL: none */
     SSL_CTX *context;           /* NULL: plain */
@@ -70,6 +71,11 @@ const struct sb_listener_limits *sb_listener_limits(const struct sb_listener *li
 SSL_CTX *sb_listener_context(const struct sb_listener *listener)
 {
     return listener->context;
+}
+
+struct sb_handshakes *sb_listener_handshakes(struct sb_listener *listener)
+{
+    return &listener->handshakes;
 }
 
 int sb_listener_is_closed(const struct sb_listener *listener)
@@ -498,6 +504,7 @@ struct sb_listener *sb_listener_new(const struct sb_server_options *options, str
     sb_object_init(&listener->object, &sb_listener_type);
     listener->fd = -1;
     listener->last = &listener->first;
+    sb_handshakes_init(&listener->handshakes);
     listener->max_connections = options->max_connections;
     listener->limits = (struct sb_listener_limits){options->header_limit,  options->header_timeout,
                                                    options->idle_timeout,  options->body_timeout,

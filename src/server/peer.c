@@ -60,6 +60,7 @@ void sb_peer_end(struct sb_peer *peer, int reset, const struct sb_error *err)
     if (peer->watched)
         sb_source_remove(&peer->source);
     peer->watched = 0;
+    sb_handshakes_leave(sb_listener_handshakes(peer->listener), peer);
     sb_timer_clear(&peer->in_timer);
     sb_timer_clear(&peer->out_timer);
     sb_timer_clear(&peer->again);
@@ -155,14 +156,21 @@ static unsigned char *receive_at(struct sb_peer *peer, size_t *most)
 static int receive(struct sb_peer *peer)
 {
     size_t most;
-    if (!wants_input(peer))
+    struct sb_handshakes *handshakes =
+        sb_wire_is_shaking(&peer->wire) ? sb_listener_handshakes(peer->listener) : NULL;
+    if (!wants_input(peer) || (handshakes != NULL && !sb_handshakes_enter(handshakes, peer)))
         return 0;
     unsigned char *at = receive_at(peer, &most);
     if (at == NULL) {
         no_memory(peer);
         return 0;
     }
+    uint64_t began = handshakes != NULL ? sb_now() : 0;
     ssize_t n = sb_wire_read(&peer->wire, at, most);
+    int sys = errno;
+    if (handshakes != NULL)
+        sb_handshakes_took(handshakes, began);
+    errno = sys;
     if (n < 0 && errno == EAGAIN) {
         if (peer->in.len == 0)
             sb_buffer_drop(&peer->in);
@@ -422,9 +430,9 @@ static void on_again(struct sb_timer *timer)
 static int watch(struct sb_peer *peer)
 {
     uint32_t want = 0;
-    if (wants_input(peer))
+    if (wants_input(peer) && !peer->queued)
         want |= EPOLLIN;
-    if (peer->out.len > 0 || peer->wire.reading_wants_room)
+    if (peer->out.len > 0 || (peer->wire.reading_wants_room && !peer->queued))
         want |= EPOLLOUT;
     if (peer->wire.writing_wants_input)
         want |= EPOLLIN;

@@ -16,6 +16,7 @@
 #include "runtime/buffer.h"
 #include "server/answer.h"
 #include "server/chunked.h"
+#include "server/handshakes.h"
 #include "server/server.h"
 #include "server/wire.h"
 
@@ -73,9 +74,11 @@ struct sb_peer {
     struct sb_intake intake;
     struct sb_call *writers, **writers_end; /* wait for `out` to be below the high mark */
     struct sb_timer in_timer, out_timer, again;
-    uint64_t since;         /* the phase began, or the first byte of a head came */
-    uint64_t in_at, out_at; /* bytes last moved, or somebody began to wait for that */
-    int stalled;            /* `out` is not empty since out_at */
+    struct sb_peer *queue_next; /* handshakes.c's */
+    int queued;                 /* its handshake has to wait */
+    uint64_t since;             /* the phase began, or the first byte of a head came */
+    uint64_t in_at, out_at;     /* bytes last moved, or somebody began to wait for that */
+    int stalled;                /* `out` is not empty since out_at */
     char name[64];
 };
 
@@ -163,6 +166,7 @@ struct sb_listener_limits {
 };
 const struct sb_listener_limits *sb_listener_limits(const struct sb_listener *listener);
 SSL_CTX *sb_listener_context(const struct sb_listener *listener); /* NULL: plain */
+struct sb_handshakes *sb_listener_handshakes(struct sb_listener *listener);
 int sb_listener_is_closed(const struct sb_listener *listener);
 void sb_listener_joined(struct sb_listener *listener, struct sb_peer *peer);
 void sb_listener_left(struct sb_listener *listener, struct sb_peer *peer);

@@ -136,6 +136,11 @@ ssize_t sb_wire_write(struct sb_wire *wire, const void *buf, size_t len)
     return n > 0 ? n : outcome(wire, n, &wire->writing_wants_input, SSL_ERROR_WANT_READ);
 }
 
+int sb_wire_is_shaking(const struct sb_wire *wire)
+{
+    return wire->tls != NULL && !SSL_is_init_finished(wire->tls);
+}
+
 void sb_wire_shut(struct sb_wire *wire)
 {
     if (wire->tls != NULL && SSL_is_init_finished(wire->tls)) {

@@ -20,6 +20,7 @@ int sb_wire_open(struct sb_wire *wire, int fd, SSL_CTX *context);
 ssize_t sb_wire_read(struct sb_wire *wire, void *buf, size_t len);
 ssize_t sb_wire_write(struct sb_wire *wire, const void *buf, size_t len);
 /* Nothing more is written; what is under way still arrives. */
+int sb_wire_is_shaking(const struct sb_wire *wire); /* TLS has not agreed yet */
 void sb_wire_shut(struct sb_wire *wire);
 void sb_wire_close(struct sb_wire *wire, int reset);
 

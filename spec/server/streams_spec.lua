@@ -104,6 +104,41 @@ describe("output of commands through sandbar serve", function()
     stuck:close()
   end)
 
+  it("has signs of life beside it", function()
+    client.ping = "0.02"
+    local events = client:start("read x; seq 1 20000; read x", "proto", true)
+    while not events:next().keepalive do end -- luacheck: ignore 542
+    local other = client:connect(events.pid)
+    while not other:next().keepalive do end -- luacheck: ignore 542
+    client:input(events.pid, "go\n")
+    assert.is_true(events:output(108894) == helper.sh("seq 1 20000"))
+    client:input(events.pid, "go\n")
+    assert.is_true(events:output() == "")
+    assert.equal(108894, #other:output())
+    events:close()
+    other:close()
+  end)
+
+  -- Its task asked again and again, without a pause, whether it may send a sign of life.
+  it("a client that does not read for longer than a sign of life takes costs nothing", function()
+    client.ping = "0.02"
+    local first = client:start("head -c 60000000 /dev/zero", "proto")
+    local second = client:connect(first.pid)
+    for i = 1, 5 do
+      assert.equal(i .. "\n", (client:run("echo " .. i)))
+    end
+    local function ticks()
+      local text = helper.read_file(("/proc/%d/stat"):format(server.pid)):match("%) (.*)")
+      local user, system = text:match(("%S+ "):rep(11) .. "(%d+) (%d+)")
+      return user + system
+    end
+    local before = ticks()
+    sandbar.sleep(0.4)
+    assert.is_true(ticks() - before < 20, "of 40")
+    first:close()
+    second:close()
+  end)
+
   it("has room for many clients that wait, and tells them all", function()
     local first = client:start("cat", "json", true)
     local others = {}

@@ -46,7 +46,7 @@ end
 local Client = {}
 Client.__index = Client
 
---- A client with a sandbox of its own.
+--- A client with a sandbox of its own. Its field `ping`: seconds between signs of life, where it is to have any.
 function commands.client(server)
   local self = setmetatable({ port = http.port { port = tonumber(server.url:match(":(%d+)$")) } }, Client)
   local answer = assert(http.request(self.port, { method = "POST", path = "/v2/sandboxes",
@@ -77,7 +77,7 @@ end
 
 local function open(self, method, request, codec)
   codec = codec or "json"
-  local headers = { ["content-type"] = "application/connect+" .. codec }
+  local headers = { ["content-type"] = "application/connect+" .. codec, ["keepalive-ping-interval"] = self.ping }
   for name, value in pairs(self.headers) do
     headers[name] = value
   end

@@ -105,11 +105,14 @@ local function pump(process, listener)
   local pumps, ended = {}, true
   process.pumps = pumps
   for name, output in pairs { [process.pty and "pty" or "stdout"] = handle.stdout, stderr = handle.stderr } do
-    local one = alone(process) == listener and listener:pump(name, output)
-    ended = ended and one
-    pumps[#pumps + 1] = one or nil
+    local one, err
+    if alone(process) == listener then
+      one, err = listener:pump(name, output)
+    end
+    ended = ended and one ~= nil
+    listener.by_hand = listener.by_hand or err ~= nil
+    pumps[#pumps + 1] = one
   end
-  listener.by_hand = not ended
   if not ended or alone(process) ~= listener then
     running.interrupt(process)
   end
@@ -119,7 +122,7 @@ local function pump(process, listener)
     listener.by_hand = listener.by_hand or n == nil and err.kind ~= "Cancelled"
   end
   process.pumps = nil
-  return ended and true
+  return ended
 end
 
 -- The next piece by way of Lua. True at the end.

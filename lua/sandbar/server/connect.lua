@@ -184,6 +184,12 @@ end
 --- What comes out of `output` goes to the client from here on, without a look of Lua's at it: a pump of pumps.lua. Nil
 --- and an error.
 function Sink:pump(name, output)
+  while self._writing do -- the answer may just be beginning
+    local ok, err = wait.on(self._writing, nil, "write")
+    if not ok then
+      return nil, err
+    end
+  end
   local native, early = stream.lend(output)
   if not native then
     return nil, early

@@ -99,6 +99,25 @@ describe("a process in a hosted sandbox", function()
     end)
   end)
 
+  it("P-29 P-05: that a pause to disk has ended is none; whoever has its number now is another one", function()
+    local other = assert(boxes:create { lifetime = 60 })
+    local p = assert(other:start({ "sleep", "7190" }, { detached = true }))
+    local ref = assert(p:reference())
+    assert(other:pause { keep = "memory" })
+    assert(other:resume())
+    assert.equal(p.pid, assert(other:attach(ref)).pid)
+    assert(other:pause { keep = "disk" })
+    kind("NotRunning", other:attach(ref))
+    assert(other:resume())
+    local q
+    repeat -- the same number, the same command
+      q = assert(other:start({ "sleep", "7190" }, { detached = true }))
+    until q.pid >= p.pid
+    kind("NotFound", other:attach(ref))
+    assert(other:destroy())
+    other:close()
+  end)
+
   describe("attach", function()
     it("B-38 B-S2: by number and by tag; one reader at a time in a program, the others wait and signal", function()
       local p = assert(box:start("trap 'echo usr; exit 3' USR1; echo on; while :; do sleep 0.05; done",

@@ -135,7 +135,7 @@ describe("an audit event", function()
     sandbar.sleep(0.001)
     assert.same({ false, true }, { core.is_secret(said[1]) })
     assert.matches("string expected, got a secret that was collected", said[2], 1, true)
-    local values = require "sandbar.local.values"
+    local values = require "sandbar.values"
     assert.equal("env: A: the secret was collected (Closed)", tostring(select(2, values.check_env({ A = said[1] }, 1000))))
     local check = require "sandbar.check"
     check.map("exec", 2, "env", { A = said[1] }, "secret")

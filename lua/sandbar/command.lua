@@ -4,7 +4,7 @@
 local check = require "sandbar.check"
 local errors = require "sandbar.errors"
 local duration = require "sandbar.duration"
-local values = require "sandbar.local.values"
+local values = require "sandbar.values"
 
 local SHELL = "/bin/sh"
 local MAX_STRING = 131071 -- bytes of one argument or NAME=value the kernel takes

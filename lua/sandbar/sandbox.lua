@@ -15,7 +15,7 @@ local record = require "sandbar.record"
 local attach, files = lazy "sandbar.attach", lazy "sandbar.files"
 local metrics, port, start = lazy "sandbar.metrics", lazy "sandbar.port", lazy "sandbar.start"
 local trust = lazy "sandbar.local.trust"
-local snapshots, values = lazy "sandbar.local.snapshots", lazy "sandbar.local.values"
+local snapshots, values = lazy "sandbar.local.snapshots", lazy "sandbar.values"
 
 local sandbox = {}
 

@@ -13,7 +13,7 @@ local policy_of = require "sandbar.e2b.policy"
 local record = require "sandbar.e2b.record"
 local record_of = require "sandbar.record"
 local spec = require "sandbar.e2b.spec"
-local values = require "sandbar.local.values"
+local values = require "sandbar.values"
 
 local copies, measured = lazy "sandbar.e2b.copies", lazy "sandbar.e2b.measured"
 local ports, snapshots = lazy "sandbar.e2b.ports", lazy "sandbar.e2b.snapshots"

@@ -5,7 +5,7 @@ local audit = require "sandbar.audit"
 local body = require "sandbar.e2b.body"
 local check = require "sandbar.check"
 local core = require "sandbar.core"
-local values = require "sandbar.local.values"
+local values = require "sandbar.values"
 
 local policy = {}
 

@@ -13,15 +13,15 @@ local iterator = require "sandbar.iterator"
 local journal_of = require "sandbar.e2b.journal"
 local lazy = require "sandbar.lazy"
 local link = require "sandbar.link"
-local listing = require "sandbar.local.listing"
-local local_spec = require "sandbar.local.spec"
+local listing = require "sandbar.listing"
 local own = require "sandbar.own"
 local record = require "sandbar.record"
 local sandbox = require "sandbar.sandbox"
+local shape = require "sandbar.shape"
 local spec = require "sandbar.e2b.spec"
-local values = require "sandbar.local.values"
+local values = require "sandbar.values"
 
-local keys, launch = lazy "sandbar.e2b.keys", lazy "sandbar.local.launch"
+local keys, launch = lazy "sandbar.e2b.keys", lazy "sandbar.launch"
 local measuring, snapshots = lazy "sandbar.measuring", lazy "sandbar.e2b.snapshots"
 local templates = lazy "sandbar.e2b.templates"
 
@@ -111,13 +111,13 @@ local function allocate(self, op, given, opts, scope)
 end
 
 function methods:create(given, opts)
-  given = local_spec.shape("create", 1, given, 2, "e2b")
+  given = shape.check("create", 1, given, 2, "e2b")
   opts = check.options("create", 2, opts, TIMEOUT)
   return allocate(self, "create", given, opts)
 end
 
 function methods:create_scoped(given, scope, opts)
-  given = local_spec.shape("create_scoped", 1, given, 2, "e2b")
+  given = shape.check("create_scoped", 1, given, 2, "e2b")
   opts = check.options("create_scoped", 3, opts, TIMEOUT)
   if scope ~= nil then
     local ok, err = own.check("create_scoped", scope)
@@ -129,7 +129,7 @@ function methods:create_scoped(given, scope, opts)
 end
 
 function methods:explain(given)
-  given = local_spec.shape("explain", 1, given, 2, "e2b")
+  given = shape.check("explain", 1, given, 2, "e2b")
   local state, bad = ready(self, "explain", {})
   if not state then
     return nil, bad
@@ -385,7 +385,7 @@ function provider.open(opts, level)
   return core.handle(class, {
     name = "e2b",
     _driver = driver.new(client),
-    _defaults = opts.defaults and local_spec.shape("open", 1, opts.defaults, level + 1, "e2b") or {},
+    _defaults = opts.defaults and shape.check("open", 1, opts.defaults, level + 1, "e2b") or {},
     _attested = opts.capabilities and capabilities.complete(opts.capabilities),
   })
 end

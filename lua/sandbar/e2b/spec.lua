@@ -4,9 +4,9 @@
 local core = require "sandbar.core"
 local identity = require "sandbar.e2b.identity"
 local lazy = require "sandbar.lazy"
-local local_spec = require "sandbar.local.spec"
 local policy = require "sandbar.e2b.policy"
-local values = require "sandbar.local.values"
+local shape = require "sandbar.shape"
+local values = require "sandbar.values"
 
 local http = lazy "sandbar.http"
 
@@ -259,7 +259,7 @@ end
 
 --- As of the local provider, with what a spec says for this one.
 function spec.merge(defaults, given)
-  return local_spec.merge(defaults, given, "e2b")
+  return shape.merge(defaults, given, "e2b")
 end
 
 return spec

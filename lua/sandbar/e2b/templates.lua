@@ -8,7 +8,7 @@ local fields = require "sandbar.e2b.record"
 local lazy = require "sandbar.lazy"
 local snapshots = require "sandbar.e2b.snapshots"
 local spec = require "sandbar.e2b.spec"
-local steps = require "sandbar.local.steps"
+local steps = require "sandbar.steps"
 
 local building = lazy "sandbar.e2b.building"
 

@@ -2,13 +2,13 @@
 -- step before and whose own become a layer. A step whose key is known is not run.
 
 local core = require "sandbar.core"
-local digest = require "sandbar.local.digest"
+local digest = require "sandbar.digest"
 local errors = require "sandbar.errors"
 local lazy = require "sandbar.lazy"
 local link = require "sandbar.link"
 local sandbox = require "sandbar.sandbox"
 local spec = require "sandbar.local.spec"
-local steps = require "sandbar.local.steps"
+local steps = require "sandbar.steps"
 local wait = require "sandbar.wait"
 
 local source = lazy "sandbar.local.source"

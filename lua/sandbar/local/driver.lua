@@ -5,7 +5,7 @@ local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local lazy = require "sandbar.lazy"
 local root = require "sandbar.local.root"
-local values = require "sandbar.local.values"
+local values = require "sandbar.values"
 local wait = require "sandbar.wait"
 
 local network, trust = lazy "sandbar.local.network", lazy "sandbar.local.trust"

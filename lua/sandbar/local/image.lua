@@ -1,7 +1,7 @@
 -- The metadata of images: an OCI image layout, or what `docker save` writes. Everything in it may be hostile: sizes are
 -- bounded, names of blobs are digests, and what a digest names has to have it.
 
-local digest = require "sandbar.local.digest"
+local digest = require "sandbar.digest"
 local errors = require "sandbar.errors"
 local json = require "sandbar.json"
 

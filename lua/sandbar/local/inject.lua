@@ -4,7 +4,7 @@
 local audit = require "sandbar.audit"
 local check = require "sandbar.check"
 local core = require "sandbar.core"
-local values = require "sandbar.local.values"
+local values = require "sandbar.values"
 
 local inject = {}
 

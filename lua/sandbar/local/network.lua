@@ -5,7 +5,7 @@ local audit = require "sandbar.audit"
 local check = require "sandbar.check"
 local core = require "sandbar.core"
 local lazy = require "sandbar.lazy"
-local values = require "sandbar.local.values"
+local values = require "sandbar.values"
 
 local inject = lazy "sandbar.local.inject"
 

@@ -9,16 +9,17 @@ local driver = require "sandbar.local.driver"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 local lazy = require "sandbar.lazy"
+local shape = require "sandbar.shape"
 local spec = require "sandbar.local.spec"
-local values = require "sandbar.local.values"
+local values = require "sandbar.values"
 
 local capabilities, claims = lazy "sandbar.capabilities", lazy "sandbar.local.claims"
 local explaining = lazy "sandbar.local.explaining"
-local iterator, listing = lazy "sandbar.iterator", lazy "sandbar.local.listing"
+local iterator, listing = lazy "sandbar.iterator", lazy "sandbar.listing"
 local link, own = lazy "sandbar.link", lazy "sandbar.own"
 local measuring, network = lazy "sandbar.measuring", lazy "sandbar.local.network"
 local record, sandbox = lazy "sandbar.record", lazy "sandbar.sandbox"
-local launch, snapshots = lazy "sandbar.local.launch", lazy "sandbar.local.snapshots"
+local launch, snapshots = lazy "sandbar.launch", lazy "sandbar.local.snapshots"
 local templates, trust = lazy "sandbar.local.templates", lazy "sandbar.local.trust"
 
 local provider = {}
@@ -79,7 +80,7 @@ local function allocate(self, op, given, opts, scope)
   if not state then
     return nil, timeout
   end
-  local merged = spec.merge(state._defaults, given)
+  local merged = shape.merge(state._defaults, given)
   local scoped = op == "create_scoped"
   local fields, err = spec.fields(merged, scoped)
   if not fields then
@@ -149,13 +150,13 @@ local function allocate(self, op, given, opts, scope)
 end
 
 function methods:create(given, opts)
-  given = spec.shape("create", 1, given)
+  given = shape.check("create", 1, given)
   opts = check.options("create", 2, opts, TIMEOUT)
   return allocate(self, "create", given, opts)
 end
 
 function methods:create_scoped(given, scope, opts)
-  given = spec.shape("create_scoped", 1, given)
+  given = shape.check("create_scoped", 1, given)
   opts = check.options("create_scoped", 3, opts, TIMEOUT)
   if scope ~= nil then
     local ok, err = own.check("create_scoped", scope)
@@ -167,12 +168,12 @@ function methods:create_scoped(given, scope, opts)
 end
 
 function methods:explain(given)
-  given = spec.shape("explain", 1, given)
+  given = shape.check("explain", 1, given)
   local state, bad = ready(self, "explain", {})
   if not state then
     return nil, bad
   end
-  local told, err = explaining.spec(spec.merge(state._defaults, given), function()
+  local told, err = explaining.spec(shape.merge(state._defaults, given), function()
     return claimed(state, false)
   end)
   return told, err
@@ -399,7 +400,7 @@ function provider.open(opts, level)
   return core.handle(class, {
     name = "local",
     _driver = driver.new { root = opts.root, linger = linger },
-    _defaults = opts.defaults and spec.shape("open", 1, opts.defaults, level + 1) or {},
+    _defaults = opts.defaults and shape.check("open", 1, opts.defaults, level + 1) or {},
     _attested = opts.capabilities and capabilities.complete(opts.capabilities),
   })
 end

@@ -6,7 +6,7 @@ local check = require "sandbar.check"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local link = require "sandbar.link"
-local values = require "sandbar.local.values"
+local values = require "sandbar.values"
 
 local snapshots = {}
 

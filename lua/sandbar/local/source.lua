@@ -3,11 +3,11 @@
 -- That state is: key (a hash), step (the last one that has files, nil for the base template), chain (all of them), env,
 -- user, cwd, start, ready.
 
-local digest = require "sandbar.local.digest"
+local digest = require "sandbar.digest"
 local errors = require "sandbar.errors"
 local lazy = require "sandbar.lazy"
-local steps = require "sandbar.local.steps"
-local values = require "sandbar.local.values"
+local steps = require "sandbar.steps"
+local values = require "sandbar.values"
 
 local image, unpack = lazy "sandbar.local.image", lazy "sandbar.local.unpack"
 

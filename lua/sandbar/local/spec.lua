@@ -1,45 +1,17 @@
 -- What a spec asks of the local engine, clause by clause, before anything is allocated. Each clause is
 -- one function: it adds fields of the create request, or says why not. The spec itself is never changed.
 
-local check = require "sandbar.check"
 local core = require "sandbar.core"
 local lazy = require "sandbar.lazy"
-local values = require "sandbar.local.values"
+local values = require "sandbar.values"
 
-local capabilities = lazy "sandbar.capabilities"
-local launch, network = lazy "sandbar.local.launch", lazy "sandbar.local.network"
+local network = lazy "sandbar.local.network"
 
 local LIFETIME = 3600
 local MAX_EXECS = 64
 local MAX_ENV = 262144
 
 local spec = {}
-
-spec.SCHEMA = {
-  id = "string",
-  template = "string|table",
-  snapshot = "string",
-  prepare = "function|table",
-  lifetime = "timeout",
-  on_expiry = "string",
-  auto_resume = "boolean",
-  labels = "table",
-  env = "table",
-  user = "string",
-  cwd = "string",
-  network = "string|table",
-  limits = "table",
-  public_ports = "boolean",
-  allow_setuid = "boolean",
-  expect = "table",
-  providers = "table",
-}
-
--- What providers[name] may say: anything but providers again.
-local OWN_SCHEMA = {}
-for key, types in pairs(spec.SCHEMA) do
-  OWN_SCHEMA[key] = key ~= "providers" and types or nil
-end
 
 -- Limits that are whole numbers, in the order they are told: the field of the request in which each travels, the least
 -- (1 unless said) and the most (2^53) that it may be.
@@ -53,10 +25,6 @@ local WHOLE_LIMITS = {
   { "memory", "limit_memory", 4194304 },
   { "processes", "limit_processes", 2 }, -- pid 1 is one, with a shell
 }
-local LIMITS = { cpus = "number", wall_time = "timeout" }
-for _, limit in ipairs(WHOLE_LIMITS) do
-  LIMITS[limit[1]] = "number"
-end
 
 local invalid, unsupported, no_zero = values.invalid, values.unsupported, values.no_zero
 
@@ -245,58 +213,7 @@ clause("allow_setuid", function(s, f)
   return s.allow_setuid and "set-user-ID programs keep their meaning inside" or nil
 end)
 
--- ---- merging and running ----
-
-local function copy(into, from)
-  for key, value in pairs(from or {}) do
-    into[key] = value
-  end
-  return into
-end
-
-local DEEP = { labels = true, env = true, limits = true }
-
--- The spec as it counts: the provider's defaults below it, what it says for this provider above it.
--- Labels, env and limits are merged key by key. A new table. `provider`: whose, "local" unless said.
-function spec.merge(defaults, given, provider)
-  local merged = {}
-  for _, layer in ipairs { defaults, given } do
-    local own = layer.providers and layer.providers[provider or "local"] or {}
-    for _, part in ipairs { layer, own } do
-      for key, value in pairs(part) do
-        if DEEP[key] then
-          value = copy(copy({}, merged[key]), value)
-        end
-        merged[key] = value
-      end
-    end
-  end
-  merged.providers = nil
-  return merged
-end
-
--- Raises for what no spec may look like, at the level of the caller of the method that calls this.
-function spec.shape(fname, index, given, level, provider)
-  level = level or 2
-  given = check.options(fname, index, given, spec.SCHEMA, level)
-  local own = given.providers and given.providers[provider or "local"]
-  check.map(fname, index, "providers", given.providers, "table", level)
-  for _, part in ipairs { given, own } do
-    if part == own then
-      check.options(fname, index, own, OWN_SCHEMA, level)
-    end
-    check.options(fname, index, part.limits, LIMITS, level)
-    check.map(fname, index, "labels", part.labels, "string", level)
-    check.map(fname, index, "env", part.env, "secret", level)
-    if part.prepare ~= nil then
-      launch.shape(fname, part.prepare, level)
-    end
-    if part.expect ~= nil then
-      capabilities.shape(fname, index, part.expect, level)
-    end
-  end
-  return given
-end
+-- ---- running ----
 
 -- The fields of the create request, or nil and the first refusal.
 function spec.fields(merged, scoped)

@@ -3,8 +3,8 @@
 local check = require "sandbar.check"
 local errors = require "sandbar.errors"
 local lazy = require "sandbar.lazy"
-local steps = require "sandbar.local.steps"
-local values = require "sandbar.local.values"
+local steps = require "sandbar.steps"
+local values = require "sandbar.values"
 
 local build = lazy "sandbar.local.build"
 

@@ -2,7 +2,7 @@
 -- program that reads it. The sandbox has no network, and is thrown away but for the directory that was unpacked.
 
 local core = require "sandbar.core"
-local digest = require "sandbar.local.digest"
+local digest = require "sandbar.digest"
 local errors = require "sandbar.errors"
 local image = require "sandbar.local.image"
 

@@ -5,7 +5,7 @@
 local check = require "sandbar.check"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
-local values = require "sandbar.local.values"
+local values = require "sandbar.values"
 
 local READY_TIMEOUT = 60
 local MAX_ENV = 32768 -- what a template keeps of it

@@ -4,7 +4,7 @@ local errors = require "sandbar.errors"
 local iterator = require "sandbar.iterator"
 local link = require "sandbar.link"
 local record = require "sandbar.record"
-local values = require "sandbar.local.values"
+local values = require "sandbar.values"
 
 local PAGE = 100
 local STATES = { running = true, paused = true, gone = true, failed = true }

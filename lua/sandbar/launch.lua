@@ -9,7 +9,7 @@ local exit = require "sandbar.exit"
 local lazy = require "sandbar.lazy"
 local link = require "sandbar.link"
 local nested = require "sandbar.nested"
-local steps = require "sandbar.local.steps"
+local steps = require "sandbar.steps"
 local task = require "sandbar.task"
 local wait = require "sandbar.wait"
 

@@ -72,6 +72,59 @@ describe("a snapshot", function()
     nothing_left()
   end)
 
+  it("of a stopped sandbox did take owner, mode and time from its / and /usr", function()
+    local box = create()
+    local LOOK = "stat -c '%n %a %u:%g %Y' / /usr; getfattr --only-values -n user.note / 2>/dev/null; true"
+    -- An ordinary user's /usr is the host's, and read-only.
+    run(box, [[chmod 1775 /; chown 1000:50 /; setfattr -n user.note -v kept /
+      chmod 750 /usr && chown 0:1000 /usr && touch -d @1000000000 /usr; touch -d @1000000001 /]], ROOT)
+    local look = run(box, LOOK)
+    assert.is_truthy(look:find("/ 1775 1000:50 1000000001\n", 1, true), look)
+    if helper.is_root() then
+      assert.is_truthy(look:find("/usr 750 0:1000 1000000000\n", 1, true), look)
+    end
+    local names = {}
+    local function rest(of)
+      sandbar.assert(of:pause { keep = "disk" })
+      names[#names + 1] = sandbar.assert(of:snapshot())
+      sandbar.assert(of:resume())
+      assert.equal(look, run(of, LOOK))
+    end
+    rest(box)
+    rest(box)
+    names[#names + 1] = sandbar.assert(box:snapshot())
+    for i = 1, 3 do
+      local copy = create { snapshot = names[i] }
+      assert.equal(look, run(copy, LOOK))
+      rest(copy)
+      copy:close()
+    end
+    for _, copy in ipairs(sandbar.assert(box:fork(2))) do
+      assert.equal(look, run(copy, LOOK))
+      copy:close()
+    end
+    box:close()
+    for _, name in ipairs(names) do
+      sandbar.assert(sandboxes.snapshots:delete(name))
+    end
+    nothing_left()
+  end)
+
+  it("of a directory of the host's is not closed to others, whatever that directory is", function()
+    local dir = helper.dir("closed")
+    helper.sh("chmod 700 %s && echo here >%s/file", dir, dir)
+    if helper.is_root() then
+      helper.sh("chown 1000 %s", dir)
+    end
+    sandbar.assert(sandboxes.templates:build { name = "closed", from = dir })
+    local copy = create { template = "closed" }
+    assert.equal("755", sandbar.assert(copy.files:stat("/")).mode)
+    assert.equal("here\n", sandbar.assert(copy.files:read("/file")))
+    copy:close()
+    sandbar.assert(sandboxes.templates:delete("closed"))
+    helper.remove(dir)
+  end)
+
   it("can be taken without end: layers are merged before they are too many", function()
     local box = create()
     -- What comes later hides, replaces and changes what was before, directories' attributes too.

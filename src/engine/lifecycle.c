@@ -47,6 +47,36 @@ static void request_fail(struct request *r, const struct sb_error *err)
         sb_op_fail(op, err);
 }
 
+static void gave_up(struct sb_client_call *call, const struct sb_answer *answer)
+{
+    (void)answer; /* if it cannot be told, the snapshot will be there */
+    free(call);
+}
+
+/* A sandbox stands still while a snapshot is taken of it: not for one that nobody waits for. */
+static void give_up(const struct request *r)
+{
+    struct sb_reader fields;
+    struct sb_msg head;
+    struct sb_field_view name;
+    struct sb_packer p;
+    if (sb_read_begin(&fields, &head, r->call.msg, r->call.len) < 0 ||
+        !sb_read_find(&fields, SB_F_SNAPSHOT, &name))
+        return;
+    size_t room = sizeof(struct sb_msg) + 16 + name.len;
+    struct sb_client_call *call = calloc(1, sizeof *call);
+    unsigned char *msg = malloc(room);
+    if (call == NULL || msg == NULL) {
+        free(call);
+        free(msg);
+        return;
+    }
+    sb_pack_begin(&p, msg, room, SB_S_GIVE_UP, 0, 0);
+    sb_pack_bytes(&p, SB_F_SNAPSHOT, name.data, name.len);
+    *call = (struct sb_client_call){.answer = gave_up, .msg = msg, .len = p.len, .again = 1};
+    sb_client_call(r->call.client, call);
+}
+
 static void cancelled(struct sb_op *op, void *owner)
 {
     struct request *r = owner;
@@ -55,6 +85,8 @@ static void cancelled(struct sb_op *op, void *owner)
     r->op = NULL;
     if (r->type == SB_S_CREATE)
         r->call.again = 0; /* no second one is made for nobody; of the first see unsettled() */
+    else if (r->type == SB_S_SNAPSHOT && r->call.client != NULL)
+        give_up(r);
     sb_op_fail(op, &err);
 }
 

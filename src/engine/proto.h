@@ -95,6 +95,8 @@ enum sb_msg_type {
     SB_S_KEEP =
         62, /* id -> reply: it has no owner any more, and outlives the one it had until it was
                         prepared */
+    SB_S_GIVE_UP, /* snapshot -> reply: whoever asked for it on this connection does not wait any more: if it is
+                     not whole yet it will not be, and its sandbox need not stand still for it */
 
     /* supervisor -> pid 1, on the control socket */
     SB_G_INIT =

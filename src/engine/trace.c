@@ -28,6 +28,7 @@ static const struct {
     {SB_S_SNAPSHOT, "snapshot"},
     {SB_S_SNAPSHOTS, "list_snapshots"},
     {SB_S_UNSNAPSHOT, "delete_snapshot"},
+    {SB_S_GIVE_UP, "give_up_snapshot"},
     {SB_S_ADVANCE, "advance"},
     {SB_S_STATS, "stats"},
     {SB_S_NETWORK, "network"},

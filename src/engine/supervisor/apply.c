@@ -18,22 +18,26 @@
 
 #include "sup.h"
 
-enum { DEPTH_MAX = 1000, NAMES_MAX = 65536, VALUE_MAX = 65536 };
+enum { OPEN_MAX = 32, NAMES_MAX = 65536, VALUE_MAX = 65536 };
 
-/* Files with several names: where the first one went. */
-struct seen {
-    struct seen *next;
-    ino_t inode;
-    char path[]; /* below the target's top */
+/* A directory on the way down. Of the last OPEN_MAX both descriptors are open, those further up are found again by
+ * "..": nobody moves anything meanwhile. So depth is bounded by memory alone. */
+struct level {
+    DIR *list; /* of the source; NULL: to be opened again, at `at` */
+    int to;
+    long at;
+    ino_t from_inode, to_inode;
+    struct timespec atime; /* before it was read */
+    bool merged;           /* there was one in the target already; else nothing gives way in it */
 };
 
-/* `path` is that of the entry at hand, below the top. */
 struct copy {
+    bool bare; /* without the attributes that tell overlays something */
     bool link; /* files of the source never change again: the target gets names of them */
-    int top;
-    size_t len;
-    char path[4096];
-    struct seen *seen[1024];
+    int spare; /* a directory beside the target: what gave way, and a name of each file that has several */
+    bool named; /* there are such names */
+    struct level *stack;
+    size_t depth, room;
     char names[NAMES_MAX], value[VALUE_MAX], block[1 << 16];
 };
 
@@ -48,6 +52,12 @@ static bool not_ours(int err)
     return err == EPERM || err == ENOTSUP;
 }
 
+static bool is_overlays(const char *attribute)
+{
+    return strncmp(attribute, "trusted.overlay.", 16) == 0 ||
+           strncmp(attribute, "user.overlay.", 13) == 0;
+}
+
 static int copy_attributes(struct copy *c, int from, int to, const char *name)
 {
     char source[4200], target[4200];
@@ -60,6 +70,8 @@ static int copy_attributes(struct copy *c, int from, int to, const char *name)
     if (n < 0)
         return errno == ENOTSUP ? 0 : -1;
     for (char *at = c->names; at < c->names + n; at += strlen(at) + 1) {
+        if (c->bare && is_overlays(at))
+            continue;
         ssize_t size = lgetxattr(source, at, c->value, sizeof c->value);
         if (size < 0 || (lsetxattr(target, at, c->value, (size_t)size, 0) < 0 && !not_ours(errno)))
             return -1;
@@ -134,62 +146,67 @@ static int copy_link(struct copy *c, int from, int to, const char *name)
     return symlinkat(c->value, to, name);
 }
 
+static void name_in_spare(char out[24], const struct stat *st)
+{
+    snprintf(out, 24, "n%016llx", (unsigned long long)st->st_ino);
+}
+
+static bool has_names(const struct stat *st)
+{
+    return !S_ISDIR(st->st_mode) && st->st_nlink > 1;
+}
+
 /* 1: it is another name of a file that has been copied, and has been made so. */
 static int copy_name(struct copy *c, int to, const char *name, const struct stat *st)
 {
-    struct seen **bucket = &c->seen[st->st_ino % (sizeof c->seen / sizeof *c->seen)];
-    if (S_ISDIR(st->st_mode) || st->st_nlink < 2)
+    char first[24];
+    if (!has_names(st))
         return 0;
-    for (struct seen *s = *bucket; s != NULL; s = s->next)
-        if (s->inode == st->st_ino)
-            return linkat(c->top, s->path, to, name, 0) < 0 ? -1 : 1;
-    struct seen *s = malloc(sizeof *s + c->len + 1);
-    if (s == NULL)
+    name_in_spare(first, st);
+    if (linkat(c->spare, first, to, name, 0) == 0)
+        return 1;
+    /* It has as many names as a file can have: the next copy takes over. */
+    if (errno == EMLINK)
+        return unlinkat(c->spare, first, 0);
+    return errno == ENOENT ? 0 : -1;
+}
+
+static int keep_name(struct copy *c, int to, const char *name, const struct stat *st)
+{
+    char first[24];
+    if (!has_names(st))
+        return 0;
+    c->named = true;
+    name_in_spare(first, st);
+    return linkat(to, name, c->spare, first, 0);
+}
+
+static int drop_names(struct copy *c)
+{
+    int list = c->named ? openat(c->spare, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    DIR *d = list >= 0 ? fdopendir(list) : NULL;
+    int rc = 0;
+    if (!c->named)
+        return 0;
+    if (d == NULL) {
+        sb_close_at(&list);
         return -1;
-    s->inode = st->st_ino;
-    memcpy(s->path, c->path, c->len + 1);
-    s->next = *bucket;
-    *bucket = s;
-    return 0;
+    }
+    struct dirent *e;
+    while (rc == 0 && (errno = 0, e = readdir(d)) != NULL)
+        if (e->d_name[0] == 'n')
+            rc = unlinkat(c->spare, e->d_name, 0);
+    if (rc == 0 && errno != 0)
+        rc = -1;
+    int err = errno;
+    closedir(d);
+    errno = err;
+    return rc;
 }
 
 static int open_dir(int at, const char *name)
 {
     return openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-}
-
-static int each(int dir, int (*fn)(struct copy *, int, const char *, int, int), struct copy *c,
-                int to, int depth)
-{
-    int list = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = list >= 0 ? fdopendir(list) : NULL;
-    int rc = d != NULL ? 0 : -1;
-    if (d == NULL)
-        sb_close_at(&list);
-    for (struct dirent *e; rc == 0 && (e = readdir(d)) != NULL;)
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-            rc = fn(c, dir, e->d_name, to, depth);
-    int err = errno;
-    if (d != NULL)
-        closedir(d);
-    errno = err;
-    return rc;
-}
-
-static int remove_entry(struct copy *c, int dir, const char *name, int to, int depth)
-{
-    if (unlinkat(dir, name, 0) == 0)
-        return 0;
-    if (errno != EISDIR && errno != EPERM)
-        return -1;
-    if (depth == DEPTH_MAX) {
-        errno = ELOOP;
-        return -1;
-    }
-    sb_autofd int below = open_dir(dir, name);
-    if (below < 0 || each(below, remove_entry, c, to, depth + 1) < 0)
-        return -1;
-    return unlinkat(dir, name, AT_REMOVEDIR);
 }
 
 static bool is_opaque(int at, const char *name)
@@ -222,8 +239,7 @@ static int strip(struct copy *c, int at, const char *name)
     if (n < 0)
         return errno == ENOTSUP ? 0 : -1;
     for (char *e = c->names; e < c->names + n; e += strlen(e) + 1)
-        if (strncmp(e, "trusted.overlay.", 16) != 0 && strncmp(e, "user.overlay.", 13) != 0 &&
-            lremovexattr(path, e) < 0 && !not_ours(errno) && errno != ENODATA)
+        if (!is_overlays(e) && lremovexattr(path, e) < 0 && !not_ours(errno) && errno != ENODATA)
             return -1;
     return 0;
 }
@@ -241,78 +257,194 @@ static int link_file(const struct copy *c, int from, const char *name, int to,
 
 enum { ROOM, MERGE, HID }; /* HID: what was there hid everything further down */
 
-/* Makes room in the target. */
+static unsigned gone; /* directories in the spare one, of all calls */
+
+/* Makes room in the target. What is below a directory may be large and deep: it goes elsewhere as a whole. */
 static int give_way(struct copy *c, int from, const char *name, int to, const struct stat *st)
 {
     struct stat there;
     if (fstatat(to, name, &there, AT_SYMLINK_NOFOLLOW) < 0)
         return errno == ENOENT ? ROOM : -1;
-    if (S_ISDIR(there.st_mode) && S_ISDIR(st->st_mode) && !is_opaque(from, name))
+    if (!S_ISDIR(there.st_mode))
+        return unlinkat(to, name, 0) < 0 ? -1 : HID;
+    if (S_ISDIR(st->st_mode) && !is_opaque(from, name))
         return MERGE;
-    if (remove_entry(c, to, name, -1, 0) < 0)
-        return -1;
-    return S_ISDIR(there.st_mode) ? ROOM : HID;
+    char elsewhere[16];
+    snprintf(elsewhere, sizeof elsewhere, "d%u", gone++);
+    return renameat(to, name, c->spare, elsewhere) < 0 ? -1 : ROOM;
 }
 
-static int copy_entry(struct copy *c, int from, const char *name, int to, int depth)
+/* ---- the way through the tree ---- */
+
+/* Takes both descriptors over. `atime`: the source's, before anybody read in it. */
+static int push(struct copy *c, int from, int to, struct timespec atime, bool merged)
 {
+    struct stat in, out;
+    struct level l = {.to = to, .atime = atime, .merged = merged};
+    int rc = from < 0 || to < 0 || fstat(from, &in) < 0 || fstat(to, &out) < 0 ? -1 : 0;
+    if (rc == 0 && c->depth == c->room) {
+        size_t room = c->room == 0 ? 64 : c->room * 2;
+        struct level *more = realloc(c->stack, room * sizeof *more);
+        if (more == NULL) {
+            rc = -1;
+        } else {
+            c->stack = more;
+            c->room = room;
+        }
+    }
+    l.list = rc == 0 ? fdopendir(from) : NULL;
+    if (l.list == NULL) {
+        int err = errno;
+        sb_close(&from);
+        sb_close(&to);
+        errno = err;
+        return -1;
+    }
+    l.from_inode = in.st_ino;
+    l.to_inode = out.st_ino;
+    if (c->depth >= OPEN_MAX) {
+        struct level *far = &c->stack[c->depth - OPEN_MAX];
+        if (far->list != NULL) {
+            far->at = telldir(far->list);
+            closedir(far->list);
+            far->list = NULL;
+            sb_close(&far->to);
+        }
+    }
+    c->stack[c->depth++] = l;
+    return 0;
+}
+
+static void close_level(struct level *l)
+{
+    if (l->list != NULL)
+        closedir(l->list);
+    sb_close(&l->to);
+}
+
+/* Opens the one above the uppermost again. */
+static int open_above(struct copy *c)
+{
+    const struct level *l = &c->stack[c->depth - 1];
+    struct level *above = &c->stack[c->depth - 2];
+    struct stat in, out;
+    int from = openat(dirfd(l->list), "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int to = openat(l->to, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = from < 0 || to < 0 || fstat(from, &in) < 0 || fstat(to, &out) < 0 ? -1 : 0;
+    if (rc == 0 && (in.st_ino != above->from_inode || out.st_ino != above->to_inode)) {
+        errno = ESTALE;
+        rc = -1;
+    }
+    above->list = rc == 0 ? fdopendir(from) : NULL;
+    if (above->list == NULL) {
+        int err = errno;
+        sb_close(&from);
+        sb_close(&to);
+        errno = err;
+        return -1;
+    }
+    seekdir(above->list, above->at);
+    above->to = to;
+    return 0;
+}
+
+/* All that is in the directory has been copied. */
+static int leave(struct copy *c)
+{
+    struct level *l = &c->stack[c->depth - 1];
     struct stat st;
-    const size_t len = c->len, n = strlen(name);
+    if (fstat(dirfd(l->list), &st) < 0)
+        return -1;
+    st.st_atim = l->atime;
+    if (l->merged && strip(c, l->to, ".") < 0)
+        return -1;
+    if (c->depth > 1 && c->stack[c->depth - 2].list == NULL && open_above(c) < 0)
+        return -1;
+    if (dress(c, dirfd(l->list), l->to, ".", &st) < 0)
+        return -1;
+    close_level(l);
+    c->depth--;
+    return 0;
+}
+
+static int copy_other(struct copy *c, int from, const char *name, int to, const struct stat *st)
+{
+    int rc = link_file(c, from, name, to, st);
+    if (rc == 0)
+        rc = copy_name(c, to, name, st);
+    if (rc != 0)
+        return rc < 0 ? -1 : 0;
+    if (S_ISREG(st->st_mode))
+        rc = copy_file(c, from, to, name, st);
+    else if (S_ISLNK(st->st_mode))
+        rc = copy_link(c, from, to, name);
+    else /* 0:0 hides something; there are no other devices */
+        rc = mknodat(to, name, (st->st_mode & S_IFMT) | 0600, 0);
+    if (rc == 0)
+        rc = dress(c, from, to, name, st);
+    return rc == 0 ? keep_name(c, to, name, st) : rc;
+}
+
+static int copy_entry(struct copy *c, const char *name)
+{
+    const struct level *l = &c->stack[c->depth - 1];
+    const int from = dirfd(l->list), to = l->to;
+    struct stat st;
     if (fstatat(from, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return -1;
-    if (depth == DEPTH_MAX || len + n + 2 > sizeof c->path) {
-        errno = depth == DEPTH_MAX ? ELOOP : ENAMETOOLONG;
+    int how = l->merged ? give_way(c, from, name, to, &st) : ROOM;
+    if (how < 0 || !S_ISDIR(st.st_mode))
+        return how < 0 ? -1 : copy_other(c, from, name, to, &st);
+    if (how != MERGE && mkdirat(to, name, 0700) < 0)
         return -1;
-    }
-    if (len > 0)
-        c->path[c->len++] = '/';
-    memcpy(c->path + c->len, name, n + 1);
-    c->len += n;
-    int how = give_way(c, from, name, to, &st);
-    int rc = how < 0 ? -1 : link_file(c, from, name, to, &st);
-    if (rc == 0)
-        rc = copy_name(c, to, name, &st);
-    bool linked = rc == 1;
-    if (rc == 0) {
-        switch (st.st_mode & S_IFMT) {
-        case S_IFREG:
-            rc = copy_file(c, from, to, name, &st);
-            break;
-        case S_IFLNK:
-            rc = copy_link(c, from, to, name);
-            break;
-        case S_IFDIR: {
-            rc = how == MERGE ? 0 : mkdirat(to, name, 0700);
-            if (rc == 0 && how == HID)
-                rc = make_opaque(to, name);
-            sb_autofd int in = rc == 0 ? open_dir(from, name) : -1;
-            sb_autofd int out = rc == 0 ? open_dir(to, name) : -1;
-            rc = in < 0 || out < 0 ? -1 : each(in, copy_entry, c, out, depth + 1);
-            if (rc == 0 && how == MERGE)
-                rc = strip(c, to, name);
-            break;
-        }
-        default: /* 0:0 hides something; there are no other devices */
-            rc = mknodat(to, name, (st.st_mode & S_IFMT) | 0600, 0);
-        }
-    }
-    if (rc >= 0 && !linked)
-        rc = dress(c, from, to, name, &st);
-    c->len = len;
-    c->path[len] = '\0';
-    return rc < 0 ? -1 : 0;
+    if (how == HID && make_opaque(to, name) < 0)
+        return -1;
+    return push(c, open_dir(from, name), open_dir(to, name), st.st_atim, how == MERGE);
 }
 
-int sb_apply(int from, int to, bool link)
+static int walk(struct copy *c)
+{
+    while (c->depth > 0) {
+        errno = 0;
+        const struct dirent *e = readdir(c->stack[c->depth - 1].list);
+        if (e == NULL) {
+            if (errno != 0 || leave(c) < 0)
+                return -1;
+        } else if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
+                   copy_entry(c, e->d_name) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int sb_apply(int from, int to, int spare, bool link)
 {
     struct stat st;
     struct copy *c = calloc(1, sizeof *c);
     if (c == NULL)
         return ENOMEM;
-    c->top = to;
+    c->spare = spare;
     c->link = link;
-    if (fstat(from, &st) < 0 || each(from, copy_entry, c, to, 0) < 0 || strip(c, to, ".") < 0 ||
-        dress(c, from, to, ".", &st) < 0)
-        return errno != 0 ? errno : EIO;
-    return 0;
+    int rc = fstat(from, &st);
+    if (rc == 0)
+        rc = push(c, open_dir(from, "."), open_dir(to, "."), st.st_atim, true);
+    if (rc == 0)
+        rc = walk(c);
+    if (rc == 0)
+        rc = drop_names(c);
+    int err = rc == 0 ? 0 : errno != 0 ? errno : EIO;
+    while (c->depth > 0)
+        close_level(&c->stack[--c->depth]);
+    free(c->stack);
+    free(c);
+    return err;
+}
+
+int sb_apply_top(int from, int to)
+{
+    static struct copy c; /* little of it is ever touched */
+    struct stat st;
+    c.bare = true;
+    return fstat(from, &st) < 0 ? -1 : dress(&c, from, to, ".", &st);
 }

@@ -208,8 +208,12 @@ int sb_boot_make_dir(struct sb_box *b, struct sb_failure *f)
         sb_autofd int dir = sb_box_dir(b);
         if (dir < 0)
             rc = sb_failed_errno(f, "directory", "open");
-        else if ((rc = sb_disk_place(b, dir, f)) == 0 && (rc = sb_disk_mount(b, dir, f)) == 0)
-            rc = sb_slot_make_dirs(b->disk >= 0 ? b->disk : dir, &t, f);
+        else if ((rc = sb_disk_place(b, dir, f)) == 0 && (rc = sb_disk_mount(b, dir, f)) == 0) {
+            const int own = b->disk >= 0 ? b->disk : dir;
+            rc = sb_slot_make_dirs(own, &t, f);
+            if (rc == 0)
+                rc = sb_layers_like(own, &b->rec.layers, f);
+        }
         if (rc < 0)
             sb_life_remove(b);
     }

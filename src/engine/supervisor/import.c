@@ -137,9 +137,7 @@ static int copy_entry(dev_t dev, int from, const char *name, int to, int depth)
 int sb_import_tree(int from, int to)
 {
     struct stat st;
-    if (fstat(from, &st) < 0 || copy_dir(st.st_dev, from, to, 0) < 0 || dress(to, ".", &st) < 0)
-        return errno;
-    return 0;
+    return fstat(from, &st) < 0 || copy_dir(st.st_dev, from, to, 0) < 0 ? errno : 0;
 }
 
 static void half_name(char *out, size_t size, const char *name, pid_t copier)

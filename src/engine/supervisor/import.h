@@ -13,8 +13,8 @@ int sb_import_name(const char *rootfs, char *name, size_t size, struct sb_failur
  * when it is done and its waiters are answered; -1: see *f. */
 int sb_import_begin(struct sb_box *b, struct sb_failure *f);
 
-/* Copies the directory `from` into the empty directory `to`, with the owners its files have inside. 0 or an
- * errno. In a process of its own. */
+/* Copies what is in the directory `from` into the empty directory `to`, with the owners it has inside. 0 or an errno. In
+ * a process of its own. */
 int sb_import_tree(int from, int to);
 
 /* Drops what is half-made, and what no record has used for some time. */

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "apply.h"
 #include "loop.h"
 #include "raw.h"
 #include "slot.h"
@@ -203,18 +204,61 @@ static bool is_there(int dir, const char *name)
     return faccessat(dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
+/* The roots of the overlays are what their uppermost directories are. */
+static const char *const upper_name[] = {"u", "usr.u"};
+enum { UPPERS = sizeof upper_name / sizeof *upper_name };
+
+static int like(int dir, int layer, const char *name, struct sb_failure *f)
+{
+    sb_autofd int from = openat(layer, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    sb_autofd int to = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (from < 0 || to < 0 || sb_apply_top(from, to) < 0)
+        return sb_failed(f, NULL, errno, "layers", "owner and mode of %s", name);
+    return 0;
+}
+
+int sb_layers_like(int dir, const struct sb_list *names, struct sb_failure *f)
+{
+    const char *last = NULL;
+    for (const char *e = NULL; (e = sb_list_next(names, e)) != NULL;)
+        last = e;
+    if (last == NULL)
+        return 0;
+    sb_autofd int layer = openat(sup.layers, last, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (layer < 0)
+        return sb_failed_errno(f, "layers", "a sealed layer");
+    for (int i = 0; i < UPPERS; i++)
+        if (is_there(dir, upper_name[i]) && is_there(layer, upper_name[i]) &&
+            like(dir, layer, upper_name[i], f) < 0)
+            return -1;
+    return 0;
+}
+
+int sb_layers_plain(int upper)
+{
+    const uint32_t id = sb_slot_disk_id(0);
+    if (sup.mode != SB_MODE_SINGLE && fchown(upper, id, id) < 0)
+        return -1;
+    return fchmod(upper, 0755);
+}
+
 int sb_layers_seal(const struct sb_record *rec, int dir, struct sb_failure *f)
 {
-    static const char *const upper[] = {"u", "usr.u"}, *const tree[] = {"", "usr"};
+    static const char *const tree[UPPERS] = {"", "usr"};
     sb_autofd int layer =
         openat(sup.layers, rec->seal, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (layer < 0)
         return sb_failed_errno(f, "layers", "the layer of a snapshot");
-    for (size_t i = 0; i < sizeof upper / sizeof *upper; i++) {
-        bool here = is_there(dir, upper[i]), sealed = is_there(layer, upper[i]);
-        if (here && !sealed && renameat(dir, upper[i], layer, upper[i]) < 0)
-            return sb_failed(f, NULL, errno, "layers", "rename of %s", upper[i]);
-        if ((sealed || here) && !is_there(dir, upper[i]) && make_upper(dir, tree[i], f) < 0)
+    for (int i = 0; i < UPPERS; i++) {
+        const char *name = upper_name[i];
+        bool here = is_there(dir, name), sealed = is_there(layer, name);
+        if (!here && !sealed)
+            continue;
+        if (!sealed && renameat(dir, name, layer, name) < 0)
+            return sb_failed(f, NULL, errno, "layers", "rename of %s", name);
+        if (!is_there(dir, name) && make_upper(dir, tree[i], f) < 0)
+            return -1;
+        if (like(dir, layer, name, f) < 0)
             return -1;
     }
     return 0;

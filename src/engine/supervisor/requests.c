@@ -639,6 +639,7 @@ static int (*const handler[])(struct sb_conn *, const struct sb_wire_in *, struc
     [SB_S_TEMPLATES - SB_S_HELLO] = sb_named_list,
     [SB_S_UNTEMPLATE - SB_S_HELLO] = sb_named_delete,
     [SB_S_KEEP - SB_S_HELLO] = keep,
+    [SB_S_GIVE_UP - SB_S_HELLO] = sb_snapshot_give_up,
 };
 
 void sb_request_handle(struct sb_conn *c, struct sb_wire_in *in)

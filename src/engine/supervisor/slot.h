@@ -78,6 +78,10 @@ int sb_layers_make(struct sb_layers *l, const struct sb_slot *s, int dir, int di
 /* What a pid 1 on its way may still be mounting; and what nobody else has, at an idle moment. */
 void sb_layers_close(struct sb_layers *l);
 void sb_layers_drop(struct sb_layers *l);
+/* Fresh uppers in `dir`, which look like those of the uppermost of these layers. */
+int sb_layers_like(int dir, const struct sb_list *names, struct sb_failure *f);
+/* An upper that comes from elsewhere belongs to root, and everybody may go into it. -1: errno. */
+int sb_layers_plain(int upper);
 /* The uppers of a sandbox at rest become the sealed layer rec->seal, and it gets fresh ones. May be done again after an
  * interruption: what is done is skipped. */
 int sb_layers_seal(const struct sb_record *rec, int dir, struct sb_failure *f);

@@ -8,11 +8,12 @@
 
 #include "apply.h"
 #include "import.h"
+#include "slot.h"
 
 enum { BOX = 3, LAYER, LAYERS, END }; /* its descriptors */
 
 /* The uppers below `dir` go on top of those of the new layer. */
-static int add(int dir, bool link)
+static int add(int dir, int spare, bool link)
 {
     static const char *const upper[] = {"u", "usr.u"};
     for (size_t i = 0; i < sizeof upper / sizeof *upper; i++) {
@@ -23,7 +24,7 @@ static int add(int dir, bool link)
             return errno;
         sb_autofd int from = openat(dir, upper[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         sb_autofd int to = openat(LAYER, upper[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        int err = from < 0 || to < 0 ? errno : sb_apply(from, to, link);
+        int err = from < 0 || to < 0 ? errno : sb_apply(from, to, spare, link);
         if (err != 0)
             return err;
     }
@@ -35,20 +36,37 @@ static int import(void)
     sb_autofd int to = mkdirat(LAYER, "u", 0700) < 0
                            ? -1
                            : openat(LAYER, "u", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    return to < 0 ? errno : sb_import_tree(BOX, to);
+    int err = to < 0 ? errno : sb_import_tree(BOX, to);
+    return err == 0 && sb_layers_plain(to) < 0 ? errno : err;
 }
 
-static int work(const struct sb_snapjob *j)
+static int copy(const struct sb_snapjob *j)
 {
     int err = 0;
+    sb_autofd int spare =
+        mkdirat(LAYER, SB_SNAPJOB_SPARE, 0700) < 0
+            ? -1
+            : openat(LAYER, SB_SNAPJOB_SPARE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (spare < 0)
+        return errno;
     for (const char *e = NULL; j->merge != NULL && (e = sb_list_next(j->merge, e)) != NULL;) {
         sb_autofd int dir = openat(LAYERS, e, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (dir < 0)
             return errno;
-        if ((err = add(dir, true)) != 0)
+        if ((err = add(dir, spare, true)) != 0)
             return err;
     }
-    if (j->copy && (err = add(BOX, false)) != 0)
+    if (j->copy && (err = add(BOX, spare, false)) != 0)
+        return err;
+    if (unlinkat(LAYER, SB_SNAPJOB_SPARE, AT_REMOVEDIR) < 0 && errno != ENOTEMPTY)
+        return errno;
+    return 0;
+}
+
+static int work(const struct sb_snapjob *j)
+{
+    int err = j->copy || j->merge != NULL ? copy(j) : 0;
+    if (err != 0)
         return err;
     if (j->import && (err = import()) != 0)
         return err;

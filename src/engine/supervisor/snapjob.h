@@ -4,6 +4,9 @@
 
 #include "record.h"
 
+/* A directory in the layer that nothing stands on: what had to give way there. None: nothing had. */
+#define SB_SNAPJOB_SPARE "x"
+
 struct sb_snapjob {
     int box;   /* the sandbox's directory; with `import` one of the host's */
     int layer; /* the new layer's, empty; -1: none is made */

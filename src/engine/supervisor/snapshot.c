@@ -9,10 +9,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,8 +48,10 @@ struct snapshot {
     char half[24];           /* the layer being copied, under its temporary name; "": none */
     bool merge;              /* the layers so far become one, lest they be ever more */
     bool waiting, noted;     /* for the box to stand; the record was there when the sync began */
-    bool whole;              /* it is on the disk */
-    bool unwanted;           /* its maker has gone */
+    bool
+        unsynced; /* the layer that is copied now has to reach the disk before the record says so */
+    bool whole;   /* it is on the disk */
+    bool unwanted; /* its maker has gone, or nobody waits for it any more */
 };
 
 static struct snapshot *all;
@@ -190,6 +194,10 @@ static int write_record(struct snapshot *s, struct sb_failure *f)
 /* It is whole: under its name, and on the snapshot's list. */
 static int keep_layer(struct snapshot *s, struct sb_failure *f)
 {
+    char spare[sizeof s->half + sizeof SB_SNAPJOB_SPARE];
+    snprintf(spare, sizeof spare, "%s/%s", s->half, SB_SNAPJOB_SPARE);
+    if (sb_trash_put(sup.layers, spare) < 0 && errno != ENOENT)
+        return sb_failed_errno(f, "snapshot", "cannot remove what was replaced");
     if (renameat(sup.layers, s->half, sup.layers, s->half + 1) < 0)
         return sb_failed_errno(f, "snapshot", "rename of a layer");
     struct sb_list all_in_one = {NULL, 0};
@@ -230,6 +238,19 @@ static void declare(struct snapshot *s)
 
 static int start_sync(struct snapshot *s, struct sb_failure *f);
 
+static int gave_up(struct sb_failure *f)
+{
+    return sb_failed(f, "Cancelled", 0, "snapshot", "nobody waits for it any more");
+}
+
+static void let_go(struct snapshot *s, bool stands)
+{
+    struct sb_box *b = s->box[0] != '\0' ? sb_box_find(s->box) : NULL;
+    s->box[0] = '\0';
+    if (stands)
+        sb_freeze_copied(b); /* it goes on, or begins to */
+}
+
 /* The process that copies or syncs has ended. */
 static void job_done(struct sb_source *src, uint32_t events)
 {
@@ -239,17 +260,24 @@ static void job_done(struct sb_source *src, uint32_t events)
     bool stands = b != NULL && b->copied;
     int err = sb_sync_end(&s->sync, src), rc = 0;
     (void)events;
-    if (err != 0)
+    if (s->unwanted)
+        rc = gave_up(&f);
+    else if (err != 0)
         rc = sb_failed(&f, NULL, err, "snapshot", "cannot copy the sandbox's files");
     if (rc == 0 && s->half[0] != '\0')
         rc = keep_layer(s, &f);
+    if (rc == 0 && s->unsynced) { /* for which nobody has to stand still */
+        s->unsynced = false;
+        let_go(s, stands);
+        if (start_sync(s, &f) < 0)
+            failed(s, &f);
+        return;
+    }
     if (rc == 0 && !s->noted)
         rc = write_record(s, &f);
     if (rc == 0 && stands && s->merge)
         exchange(s, b);
-    s->box[0] = '\0';
-    if (stands)
-        sb_freeze_copied(b); /* it goes on, or begins to */
+    let_go(s, stands);
     /* A step of a build that is lost is made once more. */
     bool last = s->noted || s->rec.owned || s->rec.id[0] == '=';
     s->noted = true;
@@ -312,9 +340,9 @@ static int start_copy(struct snapshot *s, struct sb_box *b, struct sb_failure *f
     sb_autofd int layer = make_layer(s, f);
     if (layer < 0)
         return -1;
-    /* A temporary one is not there after a power cut. */
-    const struct sb_snapjob j = {dir,  layer,         s->merge ? &s->rec.layers : NULL,
-                                 true, !s->rec.owned, false};
+    s->unsynced = !s->rec.owned; /* a temporary one is not there after a power cut */
+    const struct sb_snapjob j = {
+        .box = dir, .layer = layer, .merge = s->merge ? &s->rec.layers : NULL, .copy = true};
     return start_job(s, &j, f);
 }
 
@@ -335,8 +363,12 @@ static int take_out(struct snapshot *s, struct sb_box *b, const char *subtree, s
     if (layer < 0)
         return -1;
     const struct sb_snapjob j = {.box = dir, .layer = layer, .sync = true};
-    return renameat(dir, path, layer, "u") < 0 ? sb_failed_errno(f, "subtree", "rename")
-                                               : start_job(s, &j, f);
+    if (renameat(dir, path, layer, "u") < 0)
+        return sb_failed_errno(f, "subtree", "rename");
+    sb_autofd int upper = openat(layer, "u", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (upper < 0 || sb_layers_plain(upper) < 0)
+        return sb_failed_errno(f, "subtree", "owner and mode");
+    return start_job(s, &j, f);
 }
 
 /* A box at rest: its uppers become the layer. */
@@ -396,7 +428,7 @@ void sb_snapshot_frozen(struct sb_box *b)
 {
     struct sb_failure f;
     struct snapshot *s = waiting_for(b);
-    if (s != NULL && start_copy(s, b, &f) == 0) {
+    if (s != NULL && (s->unwanted ? gave_up(&f) : start_copy(s, b, &f)) == 0) {
         s->waiting = false;
         return;
     }
@@ -691,6 +723,24 @@ int sb_snapshot_delete(struct sb_conn *c, const struct sb_wire_in *in, struct sb
     else
         drop(s);
     struct sb_packer p;
+    sb_conn_begin(&p, SB_REPLY, in->head.req);
+    sb_conn_send(c, &p, NULL, 0);
+    return 0;
+}
+
+int sb_snapshot_give_up(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
+{
+    char name[SB_ID_MAX + 1];
+    struct sb_packer p;
+    if (name_of(in, name, f) < 0)
+        return -1;
+    struct snapshot *s = find(name);
+    /* Others may wait for a step of a build. */
+    if (s != NULL && s->asker == c && s->rec.id[0] != '=') {
+        s->unwanted = true;
+        if (s->job.fd >= 0 && s->sync == NULL)
+            pidfd_send_signal(s->job.fd, SIGKILL, NULL, 0);
+    }
     sb_conn_begin(&p, SB_REPLY, in->head.req);
     sb_conn_send(c, &p, NULL, 0);
     return 0;

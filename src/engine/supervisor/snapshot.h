@@ -16,6 +16,7 @@ int sb_snapshot_take(struct sb_conn *c, const struct sb_wire_in *in, struct sb_b
 int sb_snapshot_import(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f);
 int sb_snapshot_list(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f);
 int sb_snapshot_delete(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f);
+int sb_snapshot_give_up(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f);
 
 /* The record of the snapshot `name`, NULL if there is none; the environment kept with it, as a list. */
 const struct sb_record *sb_snapshot_find(const char *name);

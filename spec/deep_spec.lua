@@ -1,0 +1,121 @@
+-- check: only 5.4
+-- check: no asan
+-- Trees that are deeper than any path and larger than the time there is: a snapshot takes them whole, or is given up and
+-- leaves nothing behind.
+local helper = require "spec.helper"
+
+local sandbar = require "sandbar"
+
+describe("a tree without measure", function()
+  helper.guard()
+
+  local sandboxes = helper.open()
+
+  local function run(box, code, ...)
+    local r = sandbar.assert(box:exec({ "python3", "-c", code, ... }, { timeout = 60 }))
+    assert.is_true(r.ok, r.stderr)
+    return r.stdout
+  end
+
+  local function create(spec)
+    return sandbar.assert(sandboxes:create_scoped(spec or {}))
+  end
+
+  -- A file at the top and at the bottom that are one, and a note and a mode on each level.
+  local MAKE = [[
+import os, sys
+deep = int(sys.argv[2])
+os.mkdir(sys.argv[1]); os.chdir(sys.argv[1])
+open("first", "w").write("the same")
+top = os.open(".", os.O_RDONLY)
+for i in range(deep):
+    name = ("%06d" % i) + "d" * 244
+    os.mkdir(name); os.chdir(name)
+    if i % 50 == 0: open("note", "w").write(str(i)); os.mkdir("z"); os.mkdir("a")
+    os.chmod(".", 0o700 if i % 2 else 0o755)
+os.link("first", "last", src_dir_fd=top)
+]]
+  -- How deep it goes, and whether all is there.
+  local LOOK = [[
+import os, sys
+os.chdir(sys.argv[1])
+first, i = os.stat("first").st_ino, 0
+while True:
+    below = [n for n in os.listdir(".") if n[-1] == "d"]
+    if not below: break
+    os.chdir(below[0])
+    assert below[0][:6] == "%06d" % i
+    assert os.stat(".").st_mode & 0o777 == (0o700 if i % 2 else 0o755)
+    if i % 50 == 0: assert open("note").read() == str(i) and {"a", "note", "z"} < set(os.listdir("."))
+    i += 1
+print(i, open("last").read(), os.stat("last").st_ino == first)
+]]
+
+  it("that is deeper than a path can tell is in a snapshot, of whatever state", function()
+    local box = create()
+    local function same(of)
+      assert.equal("1050 the same True\n", run(of, LOOK, "t"))
+      assert.equal("200 the same True\n", run(of, LOOK, "u"))
+    end
+    run(box, MAKE, "t", "1050")
+    run(box, MAKE, "u", "200")
+    same(box)
+    sandbar.assert(box:snapshot("running"))
+    sandbar.assert(box:pause { keep = "disk" })
+    sandbar.assert(box:snapshot("stopped"))
+    box:close()
+    for _, name in ipairs { "running", "stopped" } do
+      local copy = create { snapshot = name }
+      same(copy)
+      copy:close()
+    end
+    -- Many layers that become one, in which there is a file in the place of such a tree.
+    local copy = create { snapshot = "running" }
+    sandbar.assert(copy.files:remove("u", { recursive = true }))
+    sandbar.assert(copy.files:write("u", "file"))
+    sandbar.assert(copy:pause { keep = "disk" })
+    local names = { "running", "stopped" }
+    for _ = 1, 15 do
+      names[#names + 1] = sandbar.assert(copy:snapshot())
+    end
+    sandbar.assert(copy:resume())
+    assert.equal("1050 the same True\n", run(copy, LOOK, "t"))
+    assert.equal("file", sandbar.assert(copy.files:read("u")))
+    copy:close()
+    for _, name in ipairs(names) do
+      sandbar.assert(sandboxes.snapshots:delete(name))
+    end
+  end)
+
+  it("did keep its sandbox still after the call had ended: a pause was Busy, and the name was taken", function()
+    local box = create()
+    local err
+    local n = 0
+    repeat -- until it is more than can be copied in the time
+      assert.is_true(n < 100000, "it is never late")
+      run(box, "import os, sys\nfor i in range(int(sys.argv[1]), int(sys.argv[2])): open('f%d' % i, 'w').close()", tostring(n),
+        tostring(n + 2000))
+      n = n + 2000
+      local taken
+      taken, err = box:snapshot("late", { timeout = 0.02 })
+      if taken then
+        sandbar.assert(sandboxes.snapshots:delete("late"))
+      end
+    until err
+    assert.equal("Timeout", err.kind)
+    sandbar.assert(box:exec({ "true" }, { timeout = 10 }))
+    assert.is_truthy(helper.eventually(function() -- what was begun is undone meanwhile
+      local kept, why = box:pause { timeout = 10 }
+      assert.is_true(kept ~= nil or why.kind == "Busy", tostring(why))
+      return kept
+    end, 10), "it is Busy for ever")
+    assert.same({}, sandbar.assert(sandboxes.snapshots:list()))
+    sandbar.assert(box:resume())
+    assert.equal("late", sandbar.assert(box:snapshot("late")))
+    box:close()
+    local copy = create { snapshot = "late" }
+    assert.equal(n .. "\n", run(copy, "import os; print(len(os.listdir('.')))"))
+    copy:close()
+    sandbar.assert(sandboxes.snapshots:delete("late"))
+  end)
+end)

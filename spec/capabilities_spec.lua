@@ -27,7 +27,7 @@ describe("capabilities", function()
     local expected = {
       workspace_coherent = true, filesystem_isolated = true, process_isolated = true, network_isolated = true,
       egress_restricted = true, privilege_isolated = true, append = true, atomic_write = true, open_files = true,
-      xattrs = true, watch = true, pty = true, output_tail = true, signals = "all",
+      xattrs = true, watch = true, pty = true, output_tail = true, spool = true, signals = "all",
     }
     for name, value in pairs(expected) do
       local m = have.measured[name]
@@ -55,7 +55,7 @@ describe("capabilities", function()
       __index = function(_, name)
         return function(_, cmd, opts)
           if type(cmd) == "string" then
-            local text = cmd:find("CapEff", 1, true) and "CapEff: 000001ffffffffff NoNewPrivs: 0 Seccomp: 0 "
+            local text = cmd:find("CapEff", 1, true) and "CapEff: 000001ffffffffff NoNewPrivs: 0 Seccomp: 0 user 1000"
               or cmd:find("try mount", 1, true) and "mount\nunshare\n"
               or cmd:find("/net/dev", 1, true) and "lo eth0 "
               or cmd:find("/net/route", 1, true) and "eth0\nlo\n"
@@ -74,6 +74,40 @@ describe("capabilities", function()
     end
     assert.is_truthy(measured.privilege_isolated.evidence:find("mount unshare worked", 1, true))
     box:destroy()
+  end)
+
+  it("are measured of a sandbox whose commands are root's as well", function()
+    local box = sandboxes:create_scoped { user = "root" }
+    if not box or not box:exec({ "true" }) then
+      helper.skip("there is no root inside with a single id")
+    end
+    local m = sandbar.assert(sandboxes:capabilities { measure = box, timeout = 60 }).measured.privilege_isolated
+    assert.is_true(m.value, m.evidence)
+    assert.is_truthy(m.evidence:find("user 0;", 1, true), m.evidence)
+    box:destroy()
+  end)
+
+  it("that were measured as less than they are claimed were expected all the same", function()
+    local weak = sandbar.assert(sandboxes:create_scoped { env = { PATH = "/home/user/bin:/usr/bin:/bin" } })
+    sandbar.assert(weak.files:write("/home/user/bin/stty", "#!/bin/sh\necho no\27[31m terminal\n", { mode = "755" }))
+    local have = sandbar.assert(sandboxes:capabilities { measure = weak, timeout = 60 })
+    assert.is_true(have.pty) -- a claim stays one
+    assert.is_false(have.measured.pty.value)
+    local box, err = sandboxes:create { expect = { "pty", "watch" } }
+    assert.is_nil(box)
+    assert.equal("Unsupported", err.kind)
+    assert.equal("expect.pty", err.clause)
+    assert.is_truthy(tostring(err):find("pty is false here, it is wanted (measured: a terminal of 81 columns", 1, true), tostring(err))
+    assert.is_nil(tostring(err):find("%c"))
+    local told = sandbar.assert(sandboxes:explain { expect = { "pty", tree_kill = have.tree_kill } })
+    assert.equal("refused", clause(told, "expect.pty").verdict)
+    assert.equal("enforced", clause(told, "expect.tree_kill").verdict)
+    weak:destroy()
+    -- In one that is as it should be they are measured again.
+    local good = sandbar.assert(sandboxes:create_scoped {})
+    sandbar.assert(sandboxes:capabilities { measure = good, timeout = 60 })
+    sandbar.assert(sandboxes:create_scoped { expect = { "pty", tree_kill = have.tree_kill, signals = "all" } }):destroy()
+    good:destroy()
   end)
 
   it("are not measured for longer than the call may take", function()
@@ -172,6 +206,7 @@ describe("capabilities", function()
         return {
           stdout = { read = function() return "" end },
           signal = function() return nil, "no" end,
+          wait = function() return nil, "no" end,
           kill = function() return {} end,
           close = function() return self end,
         }

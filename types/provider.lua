@@ -151,7 +151,7 @@
 ---@field limit_disk boolean
 ---@field oom_reported boolean
 ---@field release_after_exit boolean
----@field measured? table<string, sandbar.Measured> by name, with `measure`
+---@field measured? table<string, sandbar.Measured> by name, with `measure`. What is less than claimed counts for `expect` then
 
 --- Those of a provider; they are taken with Sandbox:snapshot.
 ---@class sandbar.Snapshots

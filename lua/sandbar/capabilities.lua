@@ -30,6 +30,26 @@ function capabilities.complete(claims)
   return out
 end
 
+local RANK = { exact = 3, descendants = 2, group = 1 }
+
+-- Is `seen`, which was measured, less than `claim`?
+local function less(seen, claim)
+  if RANK[claim] then
+    return (RANK[seen] or 0) < RANK[claim]
+  end
+  return claim and type(claim) ~= "table" and seen ~= claim
+end
+
+-- What counts of a capability: the claim, or what was measured if that is less, and by what it was seen then.
+local function worth(name, claims, measured)
+  local claim, m = claims[name], measured and measured[name]
+  if m and less(m.value, claim) then
+    local value = type(m.value) == "table" and table.concat(m.value, ",") or m.value
+    return value, (" (measured: %s)"):format((tostring(m.evidence):sub(1, 200):gsub("%c", "?")))
+  end
+  return claim, ""
+end
+
 local MOST = 2 * #capabilities.names -- expectations: each by name and by value
 local SHOWN = 64 -- bytes of a name or value that nobody knows
 
@@ -52,7 +72,7 @@ function capabilities.shape(fname, index, expect, level)
 end
 
 -- One expectation: its clause and, where it does not hold, the refusal.
-local function judge(key, want, claims)
+local function judge(key, want, claims, measured)
   local listed = type(key) == "number"
   local name = listed and want or key
   local clause = "expect." .. name:sub(1, SHOWN)
@@ -61,19 +81,21 @@ local function judge(key, want, claims)
       kind = "InvalidArgument", clause = clause,
       message = ("expect: there is no capability %q"):format(name:sub(1, SHOWN)),
     }
-  elseif listed and not claims[name] or not listed and claims[name] ~= want then
+  end
+  local value, why = worth(name, claims, measured)
+  if listed and not value or not listed and value ~= want then
     return clause, errors.new {
       kind = "Unsupported", clause = clause,
-      message = ("expect: %s is %s here, %s is wanted"):format(name, tostring(claims[name]),
-        listed and "it" or tostring(want):sub(1, SHOWN)),
+      message = ("expect: %s is %s here, %s is wanted%s"):format(name, tostring(value),
+        listed and "it" or tostring(want):sub(1, SHOWN), why),
     }
   end
   return clause
 end
 
--- `expect` is a list of names that must not be false, or a table name = value. An array of { clause, err } in the order
--- of the names; of more than there can be, only that.
-function capabilities.judge(expect, claims)
+-- `expect` is a list of names that must not be false, or a table name = value. `measured`: what measuring.lua has
+-- found, or nil. An array of { clause, err } in the order of the names; of more than there can be, only that.
+function capabilities.judge(expect, claims, measured)
   local out = {}
   for key, want in pairs(expect) do
     if #out == MOST then
@@ -82,7 +104,7 @@ function capabilities.judge(expect, claims)
         message = ("expect: more than %d, there are %d capabilities"):format(MOST, #capabilities.names),
       } } }
     end
-    local clause, err = judge(key, want, claims)
+    local clause, err = judge(key, want, claims, measured)
     out[#out + 1] = { clause = clause, err = err }
   end
   table.sort(out, function(a, b) return a.clause < b.clause end)
@@ -90,9 +112,9 @@ function capabilities.judge(expect, claims)
 end
 
 -- True, or the first refusal, with all of them as its reasons.
-function capabilities.check(expect, claims)
+function capabilities.check(expect, claims, measured)
   local first, reasons, texts = nil, {}, {}
-  for _, each in ipairs(capabilities.judge(expect, claims)) do
+  for _, each in ipairs(capabilities.judge(expect, claims, measured)) do
     if each.err then
       first = first or each.err
       reasons[#reasons + 1] = each.err

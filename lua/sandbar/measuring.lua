@@ -127,14 +127,34 @@ function PROBES.egress_restricted(m)
     or "routes lead to " .. one_line(other)
 end
 
+-- What root inside may have, over its own sandbox: chown to setpcap, net_bind_service, sys_chroot, setfcap. The
+-- digits of a set of capabilities, the lowest last.
+local ROOT_INSIDE = "800405fb"
+
+local function within(set, allowed)
+  allowed = ("0"):rep(#set - #allowed) .. allowed
+  for i = 1, #set do
+    local has, may = tonumber(set:sub(i, i), 16), tonumber(allowed:sub(i, i), 16)
+    for bit = 0, 3 do
+      if math.floor(has / 2 ^ bit) % 2 > math.floor(may / 2 ^ bit) % 2 then
+        return false
+      end
+    end
+  end
+  return true
+end
+
 function PROBES.privilege_isolated(m)
-  local text, err = said(m, "grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status | tr '\\t\\n' '  '")
+  local text, err = said(m, "grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status | tr '\\t\\n' '  '; "
+    .. "echo user $(id -u)")
   local done, why = said(m, FORBIDDEN)
   if not text or not done then
     return nil, err or why
   end
-  local worked = one_line(done)
-  return text:match("CapEff: *0+ ") ~= nil and text:match("Seccomp: *[12]") ~= nil and worked == "",
+  text = one_line(text)
+  local worked, id = one_line(done), text:match("user (%d+)$")
+  local set = text:match("CapEff: *(%x+)") or "f"
+  return within(set, id == "0" and ROOT_INSIDE or "0") and text:match("Seccomp: *[12]") ~= nil and worked == "",
     ("a command has %s; mounting, namespaces, nodes, settings, the host name, pid 1's memory: %s"):format(text,
       worked == "" and "all refused" or worked .. " worked")
 end
@@ -298,6 +318,25 @@ function PROBES.output_tail(m)
   p:kill(limited(m, { signal = "KILL", grace = 0 }))
   p:close(limited(m))
   return line and line == "kept", line and "whoever attaches reads what was written before: " .. line or tostring(err)
+end
+
+function PROBES.spool(m)
+  local p, err = m.box:start("echo kept; echo more", limited(m, { stdout = "spool", stderr = "ignore" }))
+  if not p then
+    return err.kind == "Unsupported" and false or nil, tostring(err)
+  end
+  local text, other
+  local ok, why = p:wait(limited(m))
+  if ok then
+    other, why = m.box:attach(p.pid, limited(m, { from = #"kept\n" }))
+  end
+  if other then
+    text, why = other.stdout:read("a", limited(m))
+    other:close(limited(m))
+  end
+  p:close(limited(m))
+  return text and text == "more\n",
+    text and "from the sixth byte on, after the end: " .. one_line(text) or tostring(why)
 end
 
 local ORDER = {}

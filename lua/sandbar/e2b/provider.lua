@@ -71,7 +71,7 @@ local function allocate(self, op, given, opts, scope)
     return refuse(err, op, merged.id)
   end
   if merged.expect then
-    local ok, why = capabilities.check(merged.expect, claimed(state))
+    local ok, why = capabilities.check(merged.expect, claimed(state), state._measured)
     if not ok then
       return refuse(why, op, plan.id)
     end
@@ -136,7 +136,7 @@ function methods:explain(given)
   end
   local merged = spec.merge(state._defaults, given)
   local clauses, ok = spec.explain(merged)
-  for _, each in ipairs(capabilities.judge(merged.expect or {}, claimed(state))) do
+  for _, each in ipairs(capabilities.judge(merged.expect or {}, claimed(state), state._measured)) do
     local refusal = each.err
     ok = ok and not refusal
     clauses[#clauses + 1] = {
@@ -309,6 +309,10 @@ function methods:capabilities(opts)
     out.measured, err = measuring.all(opts.measure, link.deadline(timeout), timeout)
     if not out.measured then
       return nil, err
+    end
+    if core.is(opts.measure, sandbox.class)
+      and core.state(opts.measure, sandbox.class)._link.driver.client == state._driver.client then
+      state._measured = out.measured
     end
   end
   return out

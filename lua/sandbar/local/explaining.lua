@@ -22,8 +22,9 @@ local function needed(clause, merged)
   return LIMITS[clause]
 end
 
--- { ok, clauses } of a merged spec. `claimed()` gives what the machine can do, or nil and an error.
-function explaining.spec(merged, claimed)
+-- { ok, clauses } of a merged spec. `claimed()` gives what the machine can do, or nil and an error;
+-- `measured` is what was measured of it, if it was.
+function explaining.spec(merged, claimed, measured)
   local clauses, ok = spec.explain(merged, false)
   for _, c in ipairs(clauses) do
     local need = c.verdict == "enforced" and needed(c.clause, merged)
@@ -42,7 +43,7 @@ function explaining.spec(merged, claimed)
     if not have then
       return nil, err
     end
-    for _, each in ipairs(capabilities.judge(merged.expect, have)) do
+    for _, each in ipairs(capabilities.judge(merged.expect, have, measured)) do
       local refusal = each.err
       ok = ok and not refusal
       clauses[#clauses + 1] = {

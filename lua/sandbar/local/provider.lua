@@ -90,7 +90,7 @@ local function allocate(self, op, given, opts, scope)
     local have, why = claimed(state, timeout)
     local ok = have ~= nil
     if ok then
-      ok, why = capabilities.check(merged.expect, have)
+      ok, why = capabilities.check(merged.expect, have, state._measured)
     end
     if not ok then
       return refuse(why, op, merged.id)
@@ -175,7 +175,7 @@ function methods:explain(given)
   end
   local told, err = explaining.spec(shape.merge(state._defaults, given), function()
     return claimed(state, false)
-  end)
+  end, state._measured)
   return told, err
 end
 
@@ -335,6 +335,9 @@ function methods:capabilities(opts)
     out.measured, err = measuring.all(box, deadline, timeout)
     if not out.measured then
       return nil, err
+    end
+    if core.state(box, sandbox.class)._link.driver == state._driver then -- that is, on this machine
+      state._measured = out.measured
     end
   end
   return out

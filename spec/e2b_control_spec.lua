@@ -268,7 +268,8 @@ describe("the control plane of E2B", function()
       local own = boxes:capabilities() -- P-33
       assert.is_true(own.filesystem_isolated)
       assert.is_false(own.network_isolated)
-      assert.is_false(own.watch)
+      assert.is_true(own.watch)
+      assert.is_false(own.raw_ports)
     end)
 
     it("are replaced as a whole while it runs", function()

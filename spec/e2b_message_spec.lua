@@ -76,6 +76,13 @@ describe("message.encode and message.decode", function()
     assert_kept("process.StreamInputRequest", { data = { input = { stdin = "x" } } })
   end)
 
+  it("an empty list of messages was written as an object", function()
+    for _, codec in ipairs { "json", "proto" } do
+      local text = assert(message.encode("filesystem.ListDirResponse", { entries = {} }, codec))
+      assert.equal(codec == "json" and "{}" or "", text)
+    end
+  end)
+
   it("leave out default values, but not members of a oneof", function()
     local value = { process = { cmd = "", args = {}, envs = {}, cwd = "" }, stdin = false, tag = "" }
     for _, codec in ipairs { "proto", "json" } do

@@ -185,17 +185,24 @@ function Files:watch(path, options) end
 ---@return sandbar.Error? err InvalidArgument; LimitExceeded above 1024 alternatives or 64 MiB of paths
 function Files:glob(pattern, options) end
 
---- A signed link to write a file (not in this version: Unsupported).
----@param path string
----@return string? url
----@return sandbar.Error? err
-function Files:upload_url(path) end
+---@class sandbar.LinkOptions
+---@field expires? sandbar.Timeout how long it holds (default: an hour); false: as long as the sandbox is there
+---@field user? string whose home a relative path starts at, and who owns what is written
 
---- A signed link to read a file (not in this version: Unsupported).
+--- A signed link by which others may write the file, and nothing else: POST, as `application/octet-stream`. Hosted
+--- sandboxes only; the local engine has no server that could answer it: Unsupported.
 ---@param path string
+---@param options? sandbar.LinkOptions
 ---@return string? url
 ---@return sandbar.Error? err
-function Files:download_url(path) end
+function Files:upload_url(path, options) end
+
+--- The same to read it: GET.
+---@param path string
+---@param options? sandbar.LinkOptions
+---@return string? url
+---@return sandbar.Error? err
+function Files:download_url(path, options) end
 
 --- One change. create: the name is there, new, moved there, or in the place of what had it; what is in a directory that
 --- came follows as creations of its own, each once. remove and rename: the name is gone, and all below it; what was

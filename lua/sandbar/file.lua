@@ -7,8 +7,8 @@ local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local iterator = require "sandbar.iterator"
 local link = require "sandbar.link"
+local openfile = require "sandbar.openfile"
 local reading = require "sandbar.reading"
-local wait = require "sandbar.wait"
 
 local file = {}
 
@@ -112,12 +112,12 @@ function methods:write(...)
       check.arg("write", i, data, "string")
     end
     if ok and data ~= "" then
-      local r
-      r, err = wait.op(state._native:write(state._pos, data), link.left(deadline), "write")
-      ok = r ~= nil
+      local written
+      written, err = openfile.write(state._native, state._pos, data, link.left(deadline), "write")
+      ok = written ~= nil
       if ok then
         reading.forget(state)
-        state._pos = state._pos + r.number
+        state._pos = state._pos + written
         state._moved = true
       end
     end
@@ -129,11 +129,11 @@ function methods:write(...)
 end
 
 local function size_of(state, timeout)
-  local r, err = wait.op(state._native:size(), timeout, "seek")
-  if not r then
+  local size, err = openfile.size(state._native, timeout, "seek")
+  if not size then
     return failed(state, err, "seek")
   end
-  return r.number
+  return size
 end
 
 local function whole(n)

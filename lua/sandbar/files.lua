@@ -3,7 +3,7 @@
 
 local check = require "sandbar.check"
 local compat = require "sandbar.compat"
-local core = require "sandbar.core"
+local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 local file = require "sandbar.file"
 local filecall = require "sandbar.filecall"
@@ -14,6 +14,7 @@ require "sandbar.transfer" -- upload and download
 require "sandbar.watch"
 require "sandbar.writing" -- write and write_many
 
+local EXPIRES = 3600 -- seconds, of a signed link that says nothing else
 local WHOLE = 268435456 -- bytes that read() takes unless max says how many
 
 -- open(2)'s flags, the same on every machine the engine runs on.
@@ -313,19 +314,29 @@ function methods:temp_dir(opts)
   return r and r.fields.path, err
 end
 
--- What comes later, refused by name.
-for name, what in pairs {
-  upload_url = "signed upload links are",
-  download_url = "signed download links are",
-} do
-  methods[name] = function(self)
-    core.state(self, filecall.class)
-    return nil, errors.new {
-      kind = "Unsupported",
-      op = "files:" .. name,
-      clause = name,
-      message = what .. " not there yet on the local engine",
-    }
+-- Links that others write or read the file by, without being a client. `op`: what they may do.
+for name, op in pairs { upload_url = "write", download_url = "read" } do
+  methods[name] = function(self, path, opts)
+    opts = check.options(name, 2, opts, { user = "string", expires = "timeout" })
+    local ok, err = check_path(name, 1, path)
+    if not ok then
+      return nil, err
+    end
+    local expires
+    expires, err = duration.timeout(opts.expires == nil and EXPIRES or opts.expires)
+    local state
+    if not err then
+      state, ok = begin(self, name, opts, path)
+    end
+    if err or not state then
+      return nil, errors.from(err or ok, "files:" .. name)
+    end
+    local to = state._link
+    if to.file_url then
+      return to:file_url("files:" .. name, op, ok, expires)
+    end
+    return nil, errors.new { kind = "Unsupported", op = "files:" .. name, clause = name,
+      message = "signed links need a server that answers them, and the local engine has none" }
   end
 end
 

@@ -51,7 +51,7 @@ http.REQUEST = {
   max_body = "size",
 }
 
---- SHA-256 of a string or secret: 32 bytes.
+--- SHA-256 of strings and secrets, up to eight, one behind the other: 32 bytes.
 http.sha256 = native.sha256
 
 -- A certificate authority: certificate and key in PEM, and the hash of its name.

@@ -7,6 +7,7 @@
 local check = require "sandbar.check"
 local errors = require "sandbar.errors"
 local link = require "sandbar.link"
+local openfile = require "sandbar.openfile"
 local wait = require "sandbar.wait"
 
 local CHUNK = 65536
@@ -39,14 +40,14 @@ end
 local function bytes_at(state, pos, n, deadline)
   local timeout = link.left(deadline)
   local data, err
-  if n <= HERE and state._here < TURN and wait.may_block(timeout) then
+  if n <= HERE and state._here < TURN and not state._native.remote and wait.may_block(timeout) then
     data, err = state._native:read_here(pos, n)
     state._here = state._here + math.max(data and #data or 0, CHUNK)
   end
   if not data and not err then -- not asked yet, or nothing: it was collected
     local turn = state._here >= TURN and timeout ~= 0
     state._here = 0
-    data, err = wait.bytes(state._native:read(pos, n), timeout, "read", turn)
+    data, err = openfile.read(state._native, pos, n, timeout, "read", turn)
   end
   if err then
     return failed(state, err)

@@ -8,6 +8,7 @@ local filecall = require "sandbar.filecall"
 local hosttree = require "sandbar.hosttree"
 local link = require "sandbar.link"
 local nested = require "sandbar.nested"
+local openfile = require "sandbar.openfile"
 local wait = require "sandbar.wait"
 
 local CHUNK = 1048576
@@ -23,7 +24,7 @@ end
 
 -- All bytes of one open file into another; on_progress(bytes so far, path) after each chunk.
 local function copy_bytes(run, from, to, path)
-  if not run.on_progress and not run.deadline then
+  if not run.on_progress and not run.deadline and not from.remote and not to.remote then
     local r, err = wait.op(core.pump(from, to, CHUNK), false, run.op)
     if not r then
       return nil, err
@@ -37,16 +38,16 @@ local function copy_bytes(run, from, to, path)
     if late then
       return nil, late
     end
-    local data, err = wait.bytes(from:read(offset, CHUNK), link.left(run.deadline), run.op)
+    local data, err = openfile.read(from, offset, CHUNK, link.left(run.deadline), run.op)
     if err then
       return nil, err
     end
     if data == nil or data == "" then
       return true
     end
-    local r
-    r, err = wait.op(to:write(offset, data), link.left(run.deadline), run.op)
-    if not r then
+    local written
+    written, err = openfile.write(to, offset, data, link.left(run.deadline), run.op)
+    if not written then
       return nil, err
     end
     offset = offset + #data

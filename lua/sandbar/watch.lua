@@ -97,8 +97,28 @@ local function parse(state, line)
   return ended(state, errors.from_errno(tonumber(rest:match("^%d%d?%d?$") or 5), "files:watch", state.path))
 end
 
+-- The same of a watch in a hosted sandbox, which knows by itself why it has ended.
+local function more_from_afar(state, deadline)
+  local text, err = state._native:more(link_of.left(deadline), "files:watch")
+  if text then
+    state._text, state._at = state._text:sub(state._at) .. text, 1
+    return true
+  elseif state._closed then
+    return false
+  elseif state._link:is_closed() then
+    err = failure(state, "Closed", ("the handle of sandbox %s is closed"):format(state._link.id))
+  end
+  if err and (err.kind == "Timeout" or err.kind == "CannotWait" or err.kind == "Cancelled" or err.kind == "Busy") then
+    return nil, err
+  end
+  return nil, select(2, ended(state, err and errors.from(err, "files:watch", { path = state.path })))
+end
+
 -- More bytes: true; false when there are none any more; nil and an error.
 local function more(state, deadline)
+  if state._native.remote then
+    return more_from_afar(state, deadline)
+  end
   local done, data, e = state._native:try_read("some", 65536)
   local err = e and errors.from(e, "files:watch")
   local left = link_of.left(deadline)
@@ -218,7 +238,7 @@ function methods:watch(path, opts)
     _box = link.box,
     _link = link,
     _sandbox = link.handle,
-    _text = "",
+    _text = r.fields.data or "",
     _at = 1,
     _finalize = finalize,
     _adopt = adopt,

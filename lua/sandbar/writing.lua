@@ -6,6 +6,7 @@ local errors = require "sandbar.errors"
 local filecall = require "sandbar.filecall"
 local link_of = require "sandbar.link"
 local nested = require "sandbar.nested"
+local openfile = require "sandbar.openfile"
 local record = require "sandbar.record"
 local wait = require "sandbar.wait"
 
@@ -65,9 +66,9 @@ local function copy_from(source, native, link, deadline)
       return offset
     end
     if piece ~= "" then
-      local r
-      r, err = wait.op(native:write(offset, piece), link_of.left(deadline), "files:write")
-      if not r then
+      local written
+      written, err = openfile.write(native, offset, piece, link_of.left(deadline), "files:write")
+      if not written then
         return nil, err
       end
       offset = offset + #piece
@@ -177,8 +178,10 @@ local function write(self, path, data, opts)
   local deadline = link_of.deadline(timeout)
   if type(data) == "string" then
     r, err = call(state, "write", timeout, "write_all", fields, data)
-  elseif fields.atomic == 1 then
-    fields.append, fields.atomic = nil, nil
+  elseif fields.atomic == 1 or state._link.carries then
+    if not state._link.carries then
+      fields.append, fields.atomic = nil, nil
+    end
     r, err = write_atomic(state, fields, data, deadline)
   else
     r, err = write_in_place(state, fields, data, how, deadline)

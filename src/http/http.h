@@ -76,6 +76,7 @@ struct sb_authority {
 };
 int sb_authority_make(struct sb_authority *a); /* 0 or -1 */
 
-int sb_sha256(const void *data, size_t len, unsigned char out[32]); /* 0 or -1 */
+/* Of the parts, one behind the other. 0 or -1 */
+int sb_sha256(const struct sb_slice *parts, size_t n, unsigned char out[32]);
 
 #endif

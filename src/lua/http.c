@@ -29,10 +29,15 @@ static uint64_t check_ns(lua_State *L, int arg)
 
 static int sha256(lua_State *L)
 {
-    size_t len;
-    const char *data = sb_lua_check_bytes(L, 1, &len);
+    struct sb_slice parts[8];
+    int n = lua_gettop(L);
     unsigned char out[32];
-    if (sb_sha256(data, len, out) < 0)
+    luaL_argcheck(L, n <= 8, 9, "too many parts");
+    for (int i = 0; i < n; i++)
+        parts[i].data = sb_lua_check_bytes(L, i + 1, &parts[i].len);
+    if (n == 0)
+        sb_lua_check_bytes(L, 1, &parts[0].len);
+    if (sb_sha256(parts, (size_t)n, out) < 0)
         return luaL_error(L, "libcrypto has no SHA-256");
     lua_pushlstring(L, (const char *)out, sizeof out);
     return 1;

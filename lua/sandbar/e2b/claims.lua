@@ -22,6 +22,12 @@ local OURS = {
   tree_kill = "group",
   pty = true,
   spool = true,
+  watch = true,
+  open_files = true,
+  append = true,
+  atomic_write = true,
+  xattrs = true,
+  signed_urls = true,
 }
 
 --- A new table, complete.

@@ -13,6 +13,8 @@ local wait = require "sandbar.wait"
 
 local listed = lazy "sandbar.e2b.listed"
 local rpc = lazy "sandbar.e2b.rpc" -- it brings libcurl
+local files, watching = lazy "sandbar.e2b.files", lazy "sandbar.e2b.watching"
+local links = lazy "sandbar.e2b.links"
 
 local link = {}
 
@@ -248,6 +250,20 @@ local function not_there(self, op)
   return nil, errors.from(err, op)
 end
 
+function requests.file(self, op, timeout, fields)
+  return files.request(self, op, timeout, fields)
+end
+
+function calls.watch(self, op, timeout, fields)
+  return watching.open(self, op, timeout, fields)
+end
+
+for _, name in ipairs { "read_all", "write_all", "begin", "commit", "open" } do
+  calls[name] = function(self, ...)
+    return files[name](self, ...)
+  end
+end
+
 function calls.request(self, op, timeout, name, fields)
   return (requests[name] or not_there)(self, op, timeout, fields)
 end
@@ -314,8 +330,21 @@ function methods:boot(told) -- luacheck: ignore 212
   return told
 end
 
+--- A link by which others may "read" or "write" the file of `fields`, for `expires` seconds (nil: for good).
+function methods:file_url(op, what, fields, expires)
+  return links.of(self, op, what, fields, expires)
+end
+
 function methods:close()
   self.closed = true
+  for file in pairs(self.held or {}) do
+    file:drop()
+  end
+  self.held = nil
+  for native in pairs(self.watches or {}) do
+    native:close()
+  end
+  self.watches = nil
   if self.rpc then
     self.rpc:close()
   end
@@ -327,7 +356,7 @@ function link.new(fields)
   for name, fn in pairs(methods) do
     to[name] = fn
   end
-  to.feeds = true
+  to.feeds, to.carries = true, true
   -- By the number of the process: of those whose output is kept, and of those that were started here.
   to.tokens, to.natives = {}, setmetatable({}, { __mode = "v" })
   return to

@@ -186,7 +186,9 @@ local function write_one(value, field, kind)
 end
 
 local function is_default(value, field)
-  if field.oneof or field.kind == "message" then
+  if field.repeated then
+    return next(value) == nil
+  elseif field.oneof or field.kind == "message" then
     return false
   end
   return value == 0 or value == "" or value == false or field.kind == "int64" and value == "0"

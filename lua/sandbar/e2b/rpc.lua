@@ -20,6 +20,7 @@ local AGENT = "sandbar-lua/" .. core.VERSION
 local CONNECT_TIMEOUT = 30
 local PING = 50 -- seconds after which the daemon says that it is there ...
 local SILENCE = 2 * PING + 20 -- ... and how long nothing may come at all
+rpc.PING, rpc.SILENCE = PING, SILENCE
 local MAX_ANSWER = 67108864
 
 --- `options`: base (the daemon's URL), id and vendor_id (of the sandbox), token (a secret, or nil), proxy, ca_file. No
@@ -62,15 +63,23 @@ function Rpc:target(method)
   return self.prefix .. method
 end
 
--- The headers of a call, as pairs. `user`: whose rights it has, nil for the sandbox's own.
-function Rpc:headers(kind, user)
+--- What every request to the daemon says of itself, as pairs.
+function Rpc:identity()
   local out = {
-    { "Content-Type", kind }, { "Connect-Protocol-Version", "1" }, { "User-Agent", AGENT },
+    { "User-Agent", AGENT },
     { "E2b-Sandbox-Id", self.options.vendor_id }, { "E2b-Sandbox-Port", tostring(address.DAEMON_PORT) },
   }
   if self.options.token then
     out[#out + 1] = { "X-Access-Token", self.options.token }
   end
+  return out
+end
+
+-- The headers of a call, as pairs. `user`: whose rights it has, nil for the sandbox's own.
+function Rpc:headers(kind, user)
+  local out = self:identity()
+  out[#out + 1] = { "Content-Type", kind }
+  out[#out + 1] = { "Connect-Protocol-Version", "1" }
   if user then
     out[#out + 1] = { "Authorization", "Basic " .. http.base64(user .. ":") }
   end

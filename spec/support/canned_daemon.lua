@@ -1,0 +1,136 @@
+-- A daemon of a hosted sandbox that says what it is told to, in this very program, and files that are reached by it.
+
+local core = require "sandbar.core"
+local filecall = require "sandbar.filecall"
+local link = require "sandbar.e2b.link"
+local message = require "sandbar.e2b.message"
+local sandbar = require "sandbar"
+local server = require "sandbar.server.http"
+require "sandbar.files"
+
+local daemon = {}
+
+local STREAM, UNARY = { ["Content-Type"] = "application/connect+proto" }, { ["Content-Type"] = "application/proto" }
+
+-- A stream of events: of a command, or of a watch.
+local Stream = {}
+Stream.__index = Stream
+
+function Stream:send(value)
+  return self.request:write(message.envelope(0, assert(message.encode(self.kind, value, "proto"))), 10)
+end
+
+function Stream:say(text)
+  return self:send { event = { data = { stdout = text } } }
+end
+
+--- The end of a command, in order.
+function Stream:finish(code)
+  self:send { event = { ["end"] = { exitCode = code or 0, exited = true, status = "exit status " .. (code or 0) } } }
+  return self:over "{}"
+end
+
+--- The end of the stream.
+function Stream:over(json)
+  self.request:write(message.envelope(message.END, json), 10)
+  return self.request:finish()
+end
+
+function Stream:cut()
+  return self.request:abort()
+end
+
+local function stream(request, kind)
+  request:begin(200, STREAM)
+  return setmetatable({ request = request, kind = kind }, Stream)
+end
+
+local function unescaped(text)
+  return (text:gsub("%%(%x%x)", function(hex)
+    return string.char(tonumber(hex, 16))
+  end))
+end
+
+local handlers = {}
+
+handlers["/process.Process/Start"] = function(self, request)
+  local text = assert(request:read_all(1000000))
+  local given = assert(message.decode("process.StartRequest", text:sub(6), "proto"))
+  local args, fields = given.process.args, {}
+  for i = 5, #args do
+    local name, value = args[i]:match("^(%w+)=(.*)$")
+    if name then
+      fields[name] = unescaped(value)
+    end
+  end
+  local answer
+  if args[2]:find("perl", 1, true) then -- not what ends another
+    self.runs[#self.runs + 1] = args[4]
+    answer = self.answers[args[4]]
+  end
+  local out = stream(request, "process.StartResponse")
+  out:send { event = { start = { pid = 1000 + #self.runs } } }
+  if type(answer) == "function" then
+    return answer(out, fields)
+  end
+  out:say(answer or "+")
+  out:finish()
+end
+
+handlers["/process.Process/SendInput"] = function(self, request)
+  local given = assert(message.decode("process.SendInputRequest", request:read_all(1000000), "proto"))
+  request:respond(200, UNARY, "")
+  self.input(given.input.stdin)
+end
+
+handlers["/process.Process/CloseStdin"] = function(_, request)
+  request:read_all(1000000)
+  request:respond(200, UNARY, "")
+end
+
+handlers["/filesystem.Filesystem/WatchDir"] = function(self, request)
+  request:read_all(1000000)
+  self.watch(stream(request, "filesystem.WatchDirResponse"))
+end
+
+handlers["/files"] = function(self, request)
+  self.files(request)
+end
+
+--- Starts one: { files (a handle), runs (what was asked of workers, in order), close() }. What it says: `answers` by the
+--- worker's operation, a text or a function of its stream and fields; `files`, a function of a request for contents;
+--- `watch`, of the stream of a watch; `input`, of what is written to a worker.
+function daemon.start()
+  local listener = assert(server.listen { address = "127.0.0.1", port = 0 })
+  local self = { answers = {}, runs = {}, info = { state = { "running" } } }
+  local port = listener:address().port
+  local serving = sandbar.spawn(function()
+    return server.serve(listener, function(request)
+      local handler = handlers[request.target:match("^[^?]*")]
+      if handler then
+        return handler(self, request)
+      end
+      request:respond(404, {}, "")
+    end)
+  end)
+  local to = link.new {
+    id = "canned", limits = {},
+    driver = {
+      access = { vendor_id = "canned", domain = "e2b.app", daemon_token = core.secret "the-token" },
+      client = { sandbox_url = ("http://127.0.0.1:%d"):format(port), proxy_for = function() end },
+      info = function()
+        return { fields = self.info }
+      end,
+    },
+  }
+  self.handle = filecall.new(to)
+  function self.close()
+    to:close()
+    listener:close()
+    serving:cancel()
+    serving:wait()
+  end
+  return self
+end
+
+return daemon

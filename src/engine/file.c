@@ -23,7 +23,7 @@
 int sb_file_enter(struct sb_file *file)
 {
     unsigned users = file->users;
-    while (users != 0)
+    while (users != 0 && !file->closed)
         if (atomic_compare_exchange_weak(&file->users, &users, users + 1))
             return 1;
     return 0;

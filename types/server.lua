@@ -127,6 +127,14 @@ function ServerRequest:send_file(file, count) end
 ---@return sandbar.Error? err as read; Closed also: the target takes no more
 function ServerRequest:pump_in(target, timeout) end
 
+--- The body, up to where a delimiter begins (which is read next) or to its end, goes into an open file.
+---@param file sandbar.File
+---@param delimiter string 1 to 256 bytes
+---@param early string what of the body was read already, without the delimiter
+---@return integer? bytes
+---@return sandbar.Error? err as pump_in
+function ServerRequest:take_part(file, delimiter, early) end
+
 --- From here on the connection is no HTTP: client and connection are each other's until both have closed. What of the
 --- body was not read goes on as it came. Ending the wait cuts both.
 ---@param connection sandbar.Connection

@@ -320,7 +320,8 @@ static void test_files(void)
             CHECK(done(sb_exchange_answer(exchange, mailbox, &reply)) == SB_OK);
             op = sb_exchange_send_file(exchange, mailbox, file, i, SB_FILE_REST);
         } else {
-            op = sb_exchange_take_file(exchange, mailbox, file, 0);
+            static const struct sb_part part = {{"\0\0--", 4}, {"early", 5}};
+            op = sb_exchange_take_file(exchange, mailbox, file, 0, i % 3 == 1 ? &part : NULL);
         }
         if (out)
             (void)recv(fd, body, i * 1009 % sizeof body, 0);

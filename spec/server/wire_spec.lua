@@ -238,6 +238,39 @@ describe("sandbar serve on the wire", function()
     assert.equal(404, (ask("GET", "/files?path=a", nil, headers)))
   end)
 
+  it("takes files of any bytes as parts of a form", function()
+    local _, headers = create()
+    local begin = "\r\n--xyzzy-xyzzy"
+    local parts = {
+      ("0123456789abcdef"):rep(40000), "", "small", begin .. "x" .. begin:sub(1, -2) .. begin .. "-x" .. ("\r\n"):rep(50000),
+      (begin:sub(1, -2)):rep(60000), ("y"):rep(262144 * 2 - 7) .. begin .. "!" .. ("\r\n--xyzzy"):rep(30000), "\r\n",
+      begin:sub(1, -2),
+    }
+    local function send(body, chunked)
+      local at = 1
+      return ask("POST", "/files", not chunked and body or function()
+        local piece = body:sub(at, at + 99990)
+        at = at + 99991
+        return piece ~= "" and piece or nil
+      end, with(headers, { ["content-type"] = "multipart/form-data; boundary=xyzzy-xyzzy" }))
+    end
+    for _, chunked in ipairs { false, true } do
+      local form = {}
+      for i, data in ipairs(parts) do
+        form[i] = ('%s--xyzzy-xyzzy\r\nContent-Disposition: form-data; name="file"; filename="part%d"\r\n\r\n%s'):format(
+          i == 1 and "" or "\r\n", i, data)
+      end
+      local status, body = send(table.concat(form) .. begin .. "--\r\n", chunked)
+      assert.equal(200, status, body)
+      assert.equal(#parts, #json.decode(body))
+      for i, data in ipairs(parts) do
+        assert.is_true(data == select(2, ask("GET", "/files?path=part" .. i, nil, headers)), i)
+      end
+      status, body = send(table.concat(form), chunked)
+      assert.equal(400, status, body)
+    end
+  end)
+
   it("sends parts of files, and none that has not changed", function()
     local _, headers = create()
     assert.equal(200, (ask("POST", "/files?path=x", "0123456789",

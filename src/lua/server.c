@@ -330,7 +330,7 @@ static int request_send_file(lua_State *L)
     return sb_lua_op_made(L, op);
 }
 
-/* request:take_file(file, offset) -> op */
+/* request:take_file(file, offset [, delimiter, early]) -> op */
 static int request_take_file(lua_State *L)
 {
     struct sb_exchange *exchange = check_exchange(L);
@@ -338,9 +338,16 @@ static int request_take_file(lua_State *L)
         return 1;
     struct sb_file *file = check_file(L, 2);
     uint64_t offset = check_size(L, 3);
+    int in_parts = !lua_isnoneornil(L, 4);
+    struct sb_part part = {{NULL, 0}, {NULL, 0}};
+    if (in_parts) {
+        part.delimiter.data = luaL_checklstring(L, 4, &part.delimiter.len);
+        part.early.data = luaL_checklstring(L, 5, &part.early.len);
+        luaL_argcheck(L, part.delimiter.len > 0 && part.delimiter.len <= 256, 4, "1 to 256 bytes");
+    }
     struct sb_mailbox *mailbox = sb_lua_mailbox(L);
     struct sb_op **op = sb_lua_new_op(L);
-    *op = sb_exchange_take_file(exchange, mailbox, file, offset);
+    *op = sb_exchange_take_file(exchange, mailbox, file, offset, in_parts ? &part : NULL);
     return sb_lua_op_made(L, op);
 }
 

@@ -134,6 +134,36 @@ struct sb_op *sb_call_submit(struct sb_call *call, struct sb_mailbox *mailbox)
 
 /* ---- the body ---- */
 
+size_t sb_exchange_take_body(struct sb_exchange *exchange, unsigned char *to, size_t room)
+{
+    struct sb_buffer *body = &exchange->body;
+    if (body->len == 0)
+        return sb_intake_read(exchange->peer, to, room);
+    size_t n = body->len < room ? body->len : room;
+    if (n > 0)
+        memcpy(to, body->data + body->start, n);
+    body->start += n;
+    body->len -= n;
+    if (body->len == 0)
+        sb_buffer_drop(body);
+    return n;
+}
+
+int sb_exchange_put_back(struct sb_exchange *exchange, const void *data, size_t len)
+{
+    struct sb_buffer *body = &exchange->body, all = {0};
+    if (len == 0)
+        return 0;
+    if (sb_put(&all, data, len) < 0 ||
+        (body->len > 0 && sb_put(&all, body->data + body->start, body->len) < 0)) {
+        sb_buffer_drop(&all);
+        return -1;
+    }
+    sb_buffer_drop(body);
+    *body = all;
+    return 0;
+}
+
 /* To the end, or until it is too much: into the exchange's own buffer. */
 static void gather(struct sb_exchange *exchange, size_t most)
 {

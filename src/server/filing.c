@@ -1,7 +1,8 @@
-/* Pumps of files. A file blocks who reads or writes it, so a file thread does, one piece at a time; while it does, the
+/* Pumps of files, and of parts of a body that end where a delimiter begins. A file blocks who reads or writes it, so a file thread does, one piece at a time; while it does, the
  * piece before is sent, or the one behind is received. */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "server/pump.h"
 
@@ -20,6 +21,11 @@ struct sb_filing {
     unsigned char *piece[2];
     int filling;
     size_t have;
+    /* In: where the body's part ends; what may be its beginning is held back. */
+    unsigned char *delimiter;
+    size_t delimiter_len;
+    size_t looked; /* of `have`: no delimiter ends in there */
+    int found;
 };
 
 static void ended(struct sb_file_work *work);
@@ -36,6 +42,16 @@ struct sb_filing *sb_filing_new(struct sb_pump *pump, struct sb_file *file, uint
     f->work.ended = ended;
     f->left = count;
     return f;
+}
+
+int sb_filing_until(struct sb_filing *f, const struct sb_slice *delimiter)
+{
+    f->delimiter = malloc(delimiter->len);
+    if (f->delimiter == NULL)
+        return -1;
+    memcpy(f->delimiter, delimiter->data, delimiter->len);
+    f->delimiter_len = delimiter->len;
+    return 0;
 }
 
 static void free_pieces(struct sb_filing *f)
@@ -56,6 +72,7 @@ void sb_filing_free(struct sb_filing *f)
         return;
     free_pieces(f);
     sb_object_unref(f->work.file);
+    free(f->delimiter);
     free(f);
 }
 
@@ -122,36 +139,70 @@ int sb_filing_out(struct sb_pump *pump)
 
 /* ---- in ---- */
 
+/* Puts what begins with the delimiter back, for who reads the body next. */
+static void look_for_end(struct sb_filing *f, struct sb_error *err)
+{
+    unsigned char *piece = f->piece[f->filling];
+    size_t from = f->looked < f->delimiter_len ? 0 : f->looked - (f->delimiter_len - 1);
+    unsigned char *at = memmem(piece + from, f->have - from, f->delimiter, f->delimiter_len);
+    f->looked = f->have;
+    if (at == NULL)
+        return;
+    f->found = 1;
+    if (sb_exchange_put_back(f->pump->call->exchange, at, f->have - (size_t)(at - piece)) < 0)
+        sb_fail_errno(err, ENOMEM, "memory", "out of memory");
+    f->have = (size_t)(at - piece);
+}
+
 /* What has come, as far as there is room. 1: something was there. */
 static int receive(struct sb_filing *f, struct sb_error *err)
 {
-    struct sb_peer *peer = f->pump->call->exchange->peer;
-    size_t before = peer->in.len;
-    if ((before == 0 && !peer->eof) || f->have == PIECE)
+    struct sb_exchange *exchange = f->pump->call->exchange;
+    struct sb_peer *peer = exchange->peer;
+    size_t before = peer->in.len + exchange->body.len;
+    if ((before == 0 && !peer->eof) || f->have == PIECE || f->found)
         return 0;
     unsigned char *at = memory(f, f->filling, err);
     if (at == NULL)
         return 0;
-    f->have += sb_intake_read(peer, at + f->have, PIECE - f->have);
-    return peer->in.len != before;
+    f->have += sb_exchange_take_body(exchange, at + f->have, PIECE - f->have);
+    int moved = peer->in.len + exchange->body.len != before;
+    if (f->delimiter_len > 0)
+        look_for_end(f, err);
+    return moved;
+}
+
+/* How many of the bytes at hand may be the beginning of a delimiter. */
+static size_t held_back(const struct sb_filing *f)
+{
+    size_t most = f->delimiter_len > 0 && !f->found ? f->delimiter_len - 1 : 0;
+    return f->have < most ? f->have : most;
 }
 
 static int write_piece(struct sb_filing *f, struct sb_error *err)
 {
-    if (f->busy || f->have == 0)
+    size_t held = held_back(f);
+    if (f->busy || f->have == held)
         return 0;
-    f->work.data = f->piece[f->filling];
-    f->work.len = f->have;
+    unsigned char *piece = f->piece[f->filling];
+    unsigned char *next = held > 0 ? memory(f, !f->filling, err) : NULL;
+    if (held > 0 && next == NULL)
+        return 0;
+    f->work.data = piece;
+    f->work.len = f->have - held;
     f->busy = sb_file_write_piece(&f->work, err) == 0;
+    if (held > 0)
+        memcpy(next, piece + f->work.len, held);
     f->filling = !f->filling;
-    f->have = 0;
+    f->have = f->looked = held;
     return f->busy;
 }
 
 int sb_filing_in(struct sb_pump *pump)
 {
     struct sb_filing *f = pump->filing;
-    struct sb_peer *peer = pump->call->exchange->peer;
+    const struct sb_exchange *exchange = pump->call->exchange;
+    struct sb_peer *peer = exchange->peer;
     struct sb_error err = f->work.error;
     int moved = 0, more = err.kind == SB_OK;
     while (more) {
@@ -162,17 +213,18 @@ int sb_filing_in(struct sb_pump *pump)
     }
     if (moved)
         peer->in_at = sb_now();
-    if (err.kind == SB_OK)
+    int over = f->found || (peer->intake.complete && exchange->body.len == 0);
+    if (err.kind == SB_OK && !f->found)
         err = peer->intake.error;
     if (err.kind != SB_OK) {
         sb_pump_finish(pump, &err);
         return -1;
     }
-    pump->blocked =
-        f->have == PIECE || peer->intake.complete; /* of the client nothing is awaited */
-    if (f->have == 0 && !f->busy) {
-        free_pieces(f);
-        if (peer->intake.complete) {
+    pump->blocked = f->have == PIECE || over; /* of the client nothing is awaited */
+    if (f->have == held_back(f) && !f->busy) {
+        if (f->have == 0)
+            free_pieces(f);
+        if (over) {
             pump->in = 0;
             moved = 1;
         }

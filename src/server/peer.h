@@ -89,7 +89,7 @@ struct sb_exchange {
     struct sb_head head;      /* as is: any thread, never changed */
     int secure;
     /* [io] */
-    struct sb_buffer body; /* read but not handed out: of a read to the end */
+    struct sb_buffer body; /* read but not handed out: of a read to the end, or put back */
     struct sb_call *reader;
     struct sb_pump *pumps;
     struct sb_call *watchers; /* wait for the client to go away */
@@ -142,6 +142,10 @@ void sb_exchange_over(struct sb_exchange *exchange, const struct sb_error *err);
 int sb_exchange_is_over(const struct sb_exchange *exchange);
 /* The body is wanted: a client that asked first is told. */
 void sb_exchange_go_on(struct sb_exchange *exchange);
+/* At most `room` bytes of the body: what was put back first. */
+size_t sb_exchange_take_body(struct sb_exchange *exchange, unsigned char *to, size_t room);
+/* They were read but are still the body's. -1: out of memory. */
+int sb_exchange_put_back(struct sb_exchange *exchange, const void *data, size_t len);
 /* A piece of the answer's body. -1: out of memory; -2: more than was announced. */
 int sb_exchange_put(struct sb_exchange *exchange, const void *data, size_t len);
 

@@ -364,6 +364,10 @@ static void run_in(struct sb_call *call)
         sb_call_fail_over(call);
     } else if (exchange->reader != NULL || sb_pumps_read(exchange)) {
         sb_call_fail_with(call, SB_ERR_BUSY, "somebody else is reading the body");
+    } else if (sb_exchange_put_back(exchange, call->data, call->len) < 0) {
+        struct sb_error err = {0};
+        sb_fail_errno(&err, ENOMEM, "memory", "out of memory");
+        sb_call_fail(call, &err);
     } else {
         sb_exchange_go_on(exchange);
         (void)start(call);
@@ -415,11 +419,14 @@ static struct sb_call *call_of(struct sb_exchange *exchange, struct sb_stream *s
 
 /* The other end is a file. Takes over the call. */
 static struct sb_op *submit_file(struct sb_call *call, struct sb_mailbox *mailbox,
-                                 struct sb_file *file, uint64_t offset, uint64_t count)
+                                 struct sb_file *file, uint64_t offset, uint64_t count,
+                                 const struct sb_slice *delimiter)
 {
-    if (call != NULL)
-        call->pump->filing = sb_filing_new(call->pump, file, offset, count);
-    if (call == NULL || call->pump->filing != NULL)
+    if (call == NULL)
+        return NULL;
+    call->pump->filing = sb_filing_new(call->pump, file, offset, count);
+    if (call->pump->filing != NULL &&
+        (delimiter == NULL || sb_filing_until(call->pump->filing, delimiter) == 0))
         return sb_call_submit(call, mailbox);
     sb_call_discard(call);
     return NULL;
@@ -465,14 +472,18 @@ struct sb_op *sb_exchange_send_file(struct sb_exchange *exchange, struct sb_mail
     struct sb_call *call = call_of(exchange, NULL, run_out, 0);
     if (call != NULL)
         call->pump->out = 1;
-    return submit_file(call, mailbox, file, offset, count);
+    return submit_file(call, mailbox, file, offset, count, NULL);
 }
 
 struct sb_op *sb_exchange_take_file(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
-                                    struct sb_file *file, uint64_t offset)
+                                    struct sb_file *file, uint64_t offset,
+                                    const struct sb_part *part)
 {
-    struct sb_call *call = call_of(exchange, NULL, run_in, 0);
+    struct sb_call *call = call_of(exchange, NULL, run_in, part != NULL ? part->early.len : 0);
     if (call != NULL)
         call->pump->in = 1;
-    return submit_file(call, mailbox, file, offset, SB_FILE_REST);
+    if (call != NULL && call->len > 0)
+        memcpy(call->data, part->early.data, call->len);
+    return submit_file(call, mailbox, file, offset, SB_FILE_REST,
+                       part != NULL ? &part->delimiter : NULL);
 }

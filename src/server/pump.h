@@ -48,6 +48,8 @@ void sb_pump_tell(struct sb_pump *pump,
 /* From `offset` on; out: `count` bytes at most. NULL: out of memory. */
 struct sb_filing *sb_filing_new(struct sb_pump *pump, struct sb_file *file, uint64_t offset,
                                 uint64_t count);
+/* In: only to where these bytes begin, which stay in the body. -1: out of memory. */
+int sb_filing_until(struct sb_filing *filing, const struct sb_slice *delimiter);
 void sb_filing_free(struct sb_filing *filing);
 /* As sb_pumps_move of one pump; -1: it has ended. */
 int sb_filing_out(struct sb_pump *pump);

@@ -84,12 +84,17 @@ struct sb_op *sb_exchange_pump_out(struct sb_exchange *exchange, struct sb_mailb
 struct sb_op *sb_exchange_pump_in(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
                                   struct sb_stream *stream);
 /* The same of a file, from `offset` on: at most `count` bytes of it out, the whole body in. Ended early, the last piece
- * may still be written. */
+ * may still be written. Of a body in parts only what is before the next `delimiter`, which is read next. */
 #define SB_FILE_REST UINT64_MAX
+struct sb_part {
+    struct sb_slice delimiter; /* at least a byte */
+    struct sb_slice early;     /* what was read of the body, but not used */
+};
 struct sb_op *sb_exchange_send_file(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
                                     struct sb_file *file, uint64_t offset, uint64_t count);
 struct sb_op *sb_exchange_take_file(struct sb_exchange *exchange, struct sb_mailbox *mailbox,
-                                    struct sb_file *file, uint64_t offset);
+                                    struct sb_file *file, uint64_t offset,
+                                    const struct sb_part *part); /* NULL: all of it */
 /* `head` is sent as it is, then the connection and the stream are each other's, until both have closed. What of the
  * request's body has not been read goes to the stream as it came. Ending the operation early cuts both. */
 struct sb_op *sb_exchange_tunnel(struct sb_exchange *exchange, struct sb_mailbox *mailbox,

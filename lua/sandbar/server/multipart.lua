@@ -3,6 +3,7 @@
 --   local parts = multipart.new(read, boundary)          -- read() gives pieces of the body; nil at its end, nil, err
 --   parts:next() -> { name, filename } | nil at the end | nil, err
 --   parts:read() -> a piece of that part | nil at its end | nil, err
+--   parts:store(request, file) -> true: all of it is in the open file | nil, err
 
 local errors = require "sandbar.errors"
 
@@ -126,6 +127,30 @@ function Multipart:read()
       return broken("the body ends within a part")
     end
   end
+end
+
+--- Writes the rest of the part into an open file, without a look of Lua's at most of it: `request` is where read_body
+--- reads. True, or nil and an error.
+function Multipart:store(request, file)
+  while self.inside do
+    local piece, err
+    if not self.buffer:find(self.delimiter, 1, true) then
+      local moved
+      moved, err = request:take_part(file, self.delimiter, self.buffer)
+      if not moved then
+        return nil, err
+      end
+      self.buffer = ""
+    end
+    piece, err = self:read()
+    if piece then
+      err = select(2, file:write(piece))
+    end
+    if err then
+      return nil, err
+    end
+  end
+  return true
 end
 
 --- Begins: what stands before the first delimiter is passed over.

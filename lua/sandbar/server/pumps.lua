@@ -140,6 +140,20 @@ function request:pump_in(target, timeout)
   return n, err
 end
 
+--- The body, up to where the bytes `delimiter` begin, which are read next, goes into an open file. `early`: what of the
+--- body was read already, and did not have them. Returns how many bytes the file got.
+function request:take_part(handle, delimiter, early)
+  local state = state_of(self)
+  check.arg("take_part", 2, delimiter, "string")
+  check.arg("take_part", 3, early, "string")
+  if not file.is(handle) then
+    check.fail("take_part", 1, "an open file expected")
+  end
+  return with_file(handle, "take_part", nil, function(native, at)
+    return state._native:take_file(native, at, delimiter, early)
+  end)
+end
+
 --- From here on the connection is no HTTP: `head` (an answer's head, or nothing) is sent as it is, then client and
 --- `connection` (to a port) are each other's until both have closed. What of the body was not read goes on as it came.
 --- True when both have closed in order. Ending the wait cuts both.

@@ -210,14 +210,14 @@ local function write_pieces(box, path, user, source)
   return written and true, broken or err, broken ~= nil
 end
 
--- The same of a request's body as it comes, which no Lua sees.
-local function write_body(box, path, user, request)
+-- The same by a function that moves what is to be written into an open file without a look of Lua's at it.
+local function write_moved(box, path, user, move)
   local file, err = box.files:open(path, "w", tree.ROOT)
   if not file then
     return nil, err
   end
   local n
-  n, err = request:pump_in(file)
+  n, err = move(file)
   file:close()
   if not n then
     return nil, err
@@ -225,18 +225,18 @@ local function write_body(box, path, user, request)
   return tree.own(box, path, user)
 end
 
--- What is written at `path` by `source`: a function that gives pieces, or a request; its record, or nil and a refusal
--- or error.
-local function put(context, path, user, xattrs, source)
+-- What is written at `path` by `source`, a function that gives pieces, or by `move` (write_moved); its record, or nil
+-- and a refusal or error.
+local function put(context, path, user, xattrs, source, move)
   local made, err = tree.make(context.box, tree.parent(path), user)
   if made == nil then
     return nil, err
   end
   local written, broken
-  if type(source) == "function" then
-    written, err, broken = write_pieces(context.box, path, user, source)
+  if move then
+    written, err = write_moved(context.box, path, user, move)
   else
-    written, err = write_body(context.box, path, user, source)
+    written, err, broken = write_pieces(context.box, path, user, source)
   end
   if written and next(xattrs) then
     written, err = tree.mark(context.box, path, xattrs)
@@ -252,7 +252,7 @@ local function put(context, path, user, xattrs, source)
   }
 end
 
-local function post_parts(context, request, query, user, xattrs, read)
+local function post_parts(context, request, query, user, xattrs, read, plain)
   local boundary = multipart.boundary(request.headers:get("content-type"))
   if not boundary then
     return nil, reply.refusal(400, "error parsing multipart form: no boundary")
@@ -276,6 +276,8 @@ local function post_parts(context, request, query, user, xattrs, read)
         seen[path] = true
         record, err = put(context, path, user, xattrs, function()
           return parts:read()
+        end, plain and function(file)
+          return parts:store(request, file)
         end)
       end
       out[#out + 1] = record
@@ -324,12 +326,14 @@ function transfer.post(context, request, query)
   end
   local out
   if kind == "multipart/form-data" then
-    out, err = post_parts(context, request, query, user, xattrs, read)
+    out, err = post_parts(context, request, query, user, xattrs, read, plain)
   else
     local path, record
     path, err = absolute(context, query.path, user)
     if path then
-      record, err = put(context, path, user, xattrs, plain and request or read)
+      record, err = put(context, path, user, xattrs, read, plain and function(file)
+        return request:pump_in(file)
+      end)
     end
     out = record and encode.array { record }
   end

@@ -82,6 +82,40 @@ cases['follows a process that somebody else has started, and ends it'] = async (
   cut.abort()
 }
 
+cases['a list that comes late brings no ended process back'] = async () => {
+  await page.click('.panel input')
+  await page.type('echo pid-$$; exec sleep 100\n')
+  const pid = Number(await page.until(() => /pid-(\d+)/.exec(document.querySelector('.panel .lines').textContent)?.[1], 'it runs'))
+  await page.run(() => { // answers with a list wait, until they may go on
+    const { fetch } = window
+    const released = new Promise((resolve) => { window.release = resolve })
+    window.held = window.read = 0
+    window.fetch = async (...args) => {
+      const answer = await fetch(...args)
+      if (!args[0].endsWith('/List')) return answer
+      window.held++
+      await released
+      window.fetch = fetch
+      return Object.assign(answer, { json: async () => {
+        const value = await Response.prototype.json.call(answer)
+        window.read++
+        return value
+      } })
+    }
+    document.dispatchEvent(new Event('visibilitychange'))
+  })
+  await page.until(() => window.held > 0, 'a list is there')
+  const { envdAccessToken } = await api('GET', `/sandboxes/${box}`)
+  const killed = await fetch(`${url}/process.Process/SendSignal`, { method: 'POST', body: JSON.stringify({ process: { pid }, signal: 'SIGNAL_SIGKILL' }),
+    headers: { 'E2b-Sandbox-Id': box, 'E2b-Sandbox-Port': '49983', 'X-Access-Token': envdAccessToken, 'Content-Type': 'application/json' } })
+  assert.equal(killed.status, 200)
+  const state = () => document.querySelector('.process[aria-pressed="true"] .badge')?.textContent
+  await page.until((read) => read() === 'signal: killed', 'its end is shown', state)
+  await page.run(() => window.release())
+  await page.until(() => window.read > 0, 'the list is read')
+  assert.equal(await page.run(state), 'signal: killed')
+}
+
 cases['types in a terminal'] = async () => {
   await tab('Terminal')
   await shown('$')

@@ -37,13 +37,15 @@ class Processes {
     this.refresh().catch(() => {})
   }
 
-  // What runs now; others have ended.
+  // What runs now; others have ended. Of one whose end came after the question, the answer may be old.
   async refresh() {
+    const asked = performance.now()
     const { processes = [] } = await unary(this.box, 'process.Process/List', {})
     const running = new Set()
     for (const { pid, tag, config = {} } of processes) {
       running.add(pid)
-      if (this.list.get(pid)?.state !== 'runs') {
+      const there = this.list.get(pid)
+      if (there?.state !== 'runs' && !(there?.over >= asked)) {
         this.add({ pid, text: titleOf(tag, [config.cmd, ...(config.args ?? [])]), state: 'runs' })
       }
     }
@@ -94,6 +96,7 @@ class Processes {
 
   ended(one, text, failed = false) {
     one.state = text
+    one.over = performance.now()
     one.failed = failed
     if (one.note === 'Shown from now on.') one.note = ''
   }

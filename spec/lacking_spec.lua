@@ -10,13 +10,28 @@ local USER = 23456 -- nobody's, without subordinate ids
 local SCRIPT = [[
 local sandbar = require "sandbar"
 local sandboxes = sandbar.assert(sandbar.open { root = arg[1], linger = 0 })
-local box, err = sandboxes:create_scoped {}
+local box, err = sandboxes:create_scoped { network = arg[2] }
 if not box then
   print("refused", err.kind, tostring(err))
   return
 end
 local have = sandbar.assert(sandboxes:capabilities())
-print("made", have.tree_kill, have.setuid, sandbar.assert(box:exec "id -u; echo inside").stdout)
+print("made", have.tree_kill, have.setuid, sandbar.assert(box:exec "id -u; echo inside").stdout:match("^(.-)\n$"))
+if not have.limit_memory then
+  print("no limits", select(2, sandboxes:create { limits = { memory = 64 * 1048576 } }).kind)
+end
+if arg[2] then -- who denies is a relay
+  box:exec { "/bin/bash", "-c", "exec 3<>/dev/tcp/169.254.169.254/80" }
+  local denied
+  for _ = 1, 500 do
+    denied = sandbar.assert(box:info()).denied[1]
+    if denied then
+      break
+    end
+    sandbar.sleep(0.02)
+  end
+  print(have.name_rules, denied.host)
+end
 sandbar.assert(box:destroy())
 ]]
 
@@ -24,14 +39,14 @@ describe("a machine", function()
   helper.guard()
 
   -- What the script says there; nothing of it is left then.
-  local function on(what, uid, owner)
+  local function on(what, uid, owner, network)
     helper.need_root() -- to take things away
     local root = helper.dir("lacking")
     helper.sh("chmod a+x %s", helper.scratch())
     local script = helper.write_file(helper.scratch() .. "/lacking.lua", SCRIPT)
     helper.sh("chmod 700 %s && chown %d:%d %s", root, owner or uid, owner or uid, root)
-    local out = helper.sh("cd / && HOME=%s LACKING_DISK=%s %s %s %d %s %s %s", root, root, LACKING, what, uid,
-      helper.interpreter(), script, root)
+    local out = helper.sh("cd / && HOME=%s LACKING_DISK=%s %s %s %d %s %s %s %s", root, root, LACKING, what, uid,
+      helper.interpreter(), script, root, network or "")
     assert.is_truthy(helper.eventually(function() return next(helper.proc.of_dir(root)) == nil end, 10), "processes")
     assert.same({}, helper.proc.mounts(root))
     assert.equal("", (helper.sh("cd %s && for d in v1/s v1/p; do [ ! -d $d ] || ls -A $d; done", root)))
@@ -65,17 +80,22 @@ describe("a machine", function()
     end)
   end
 
+  local UNLIMITED = "\nno limits\tUnsupported"
   local MADE = {
-    { "without programs that map ids gives one id", "mappers", USER, "made\tdescendants\tfalse\t1000\ninside" },
+    { "without programs that map ids gives one id", "mappers", USER, "made\tdescendants\tfalse\t1000\ninside" .. UNLIMITED },
     { "whose user has a name of 64 characters gives him his subordinate ids", "name", USER,
-      "made\tdescendants\ttrue\t1000\ninside" },
+      "made\tdescendants\ttrue\t1000\ninside" .. UNLIMITED },
     { "without control groups kills what it can find, and says so", "cgroups", 0,
-      "made\tdescendants\ttrue\t1000\ninside" },
+      "made\tdescendants\ttrue\t1000\ninside" .. UNLIMITED },
+    { "whose control groups can only be read is as one without", "groups", 0,
+      "made\tdescendants\ttrue\t1000\ninside" .. UNLIMITED },
+    { "without /dev/net/tun lacks nothing: no network needs it", "tun", USER,
+      "made\tdescendants\tfalse\t1000\ninside" .. UNLIMITED .. "\ntrue\t169.254.169.254", "allow" },
   }
 
   for _, case in ipairs(MADE) do
     it(case[1], function()
-      assert.equal(case[4], on(case[2], case[3]))
+      assert.equal(case[4], on(case[2], case[3], nil, case[5]))
     end)
   end
 end)

@@ -19,10 +19,11 @@ local child = helper.write_file(home .. "/child.lua", [[
 local sandbar = require "sandbar"
 local users = sandbar.assert(require "sandbar.policy".per_user {
   provider = sandbar.assert(sandbar.open { root = arg[1], linger = 0 }),
-  spec = { lifetime = tonumber(arg[2]), on_expiry = "pause" } })
+  spec = { lifetime = tonumber(arg[2]), on_expiry = "pause", env = { GREETING = "grüß 'Gott' & 50%" } } })
 io.write(sandbar.assert(users:get(arg[3], { min_lifetime = tonumber(arg[2]) })).id)
 ]])
-local users = call(policy.per_user { provider = sandboxes, spec = { lifetime = LIFETIME, on_expiry = "pause" } })
+local users = call(policy.per_user { provider = sandboxes, spec = { lifetime = LIFETIME, on_expiry = "pause",
+  env = { GREETING = "grüß 'Gott' & 50%" } } })
 
 local function listed(key)
   local found = call(sandboxes:list { labels = { ["sandbar.user"] = key } })
@@ -55,6 +56,7 @@ local function visit(u, day)
   -- time
   local inside = tonumber(call(box:exec("date +%s")).stdout)
   holds(math.abs(inside - os.time()) <= 1, "time inside is off by " .. inside - os.time())
+  same("grüß 'Gott' & 50% /home/user", call(box:exec("printf '%s %s' \"$GREETING\" \"$HOME\"")).stdout, "its environment")
   -- what was there yesterday
   if day > 1 then
     same(u.markers, call(box.files:read("markers")), "markers")
@@ -95,6 +97,7 @@ local function visit(u, day)
     local copy = call(sandboxes:create { snapshot = "copy", labels = { ["sandbar.user"] = "copy of " .. u.key } })
     holds(copy.id ~= box.id, "the copy's id")
     same(u.markers, call(copy.files:read("markers")))
+    same("grüß 'Gott' & 50%\n", call(copy:exec("echo \"$GREETING\"")).stdout, "the copy's environment")
     call(copy.files:write("markers", "changed"))
     call(box.files:write("only here", ""))
     same(u.markers, call(box.files:read("markers")), "changes cross")

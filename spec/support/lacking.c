@@ -9,6 +9,8 @@
  * container   root of a user namespace that has few ids
  * rights      root without CAP_SYS_ADMIN
  * cgroups     no control groups
+ * groups      control groups that can only be read, as in containers
+ * tun         no /dev/net/tun
  * flight      as many descriptors as the user may have are in flight between sockets
  * disk        the directory $LACKING_DISK can be read only
  * name        the user has a name of 64 characters, under which his subordinate ids are listed
@@ -21,6 +23,7 @@
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,6 +120,14 @@ static void read_only(const char *path)
          path);
 }
 
+static void read_only_tree(const char *path)
+{
+    struct {
+        uint64_t set, clear, propagation, user;
+    } attr = {.set = MS_RDONLY}; /* MOUNT_ATTR_RDONLY is the same bit */
+    must(syscall(SYS_mount_setattr, AT_FDCWD, path, AT_RECURSIVE, &attr, sizeof attr) == 0, path);
+}
+
 static void long_name(unsigned int uid)
 {
     char name[65], text[256];
@@ -183,6 +194,12 @@ int main(int argc, char **argv)
     } else if (strcmp(argv[1], "cgroups") == 0) {
         own_mounts();
         must(umount2("/sys/fs/cgroup", MNT_DETACH) == 0, "cgroup");
+    } else if (strcmp(argv[1], "groups") == 0) {
+        own_mounts();
+        read_only_tree("/sys/fs/cgroup");
+    } else if (strcmp(argv[1], "tun") == 0) {
+        own_mounts();
+        cover("/dev/net");
     } else if (strcmp(argv[1], "container") == 0) {
         own_ids(500000000u, 65536, CLONE_NEWNS | CLONE_NEWCGROUP);
     } else if (strcmp(argv[1], "rights") == 0) {

@@ -441,7 +441,7 @@ except ConnectionResetError: print(0)]]
     local outside = helper.dir("outside")
     local racer = sandbar.assert(box:start(("mkdir -p d; while :; do rm -rf d; ln -s %s d; rm -f d; mkdir d; done"):format(outside),
       { stdout = "ignore", stderr = "ignore" }))
-    for i = 1, 100 do
+    for i = 1, LONG and 10000 or 100 do
       box.files:write("/home/user/d/f", "round " .. i)
     end
     sandbar.assert(racer:kill { signal = "KILL" })
@@ -463,7 +463,7 @@ except ConnectionResetError: print(0)]]
   end)
 
   it("a working directory below /proc/self/fd is not outside", function()
-    for n = 0, 32 do
+    for n = 0, 64 do
       local r = box:exec({ "ls", "/" }, { cwd = "/proc/self/fd/" .. n })
       if r and r.ok then
         assert.is_truthy(r.stdout:find("home", 1, true))
@@ -507,24 +507,39 @@ except ConnectionResetError: print(0)]]
 
   it("two sandboxes share no address, abstract socket, shared memory or queue", function()
     local other = sandbar.assert(sandboxes:create_scoped {})
-    local server = sandbar.assert(box:start({ "python3", "-c", [[
-import socket, sys, time
-t = socket.socket(); t.bind(("0.0.0.0", 4000)); t.listen()
-u = socket.socket(socket.AF_UNIX); u.bind("\0meeting"); u.listen()
-open("/dev/shm/meeting", "w").write("x")
-print("up", flush=True); time.sleep(60)
-]] }))
-    assert.equal("up\n", sandbar.assert(server.stdout:read("l", { timeout = 10 })) .. "\n")
-    local r = sandbar.assert(other:exec({ "python3", "-c", [[
-import socket, os
+    local MEET = [[
+import ctypes, os, socket, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+first = sys.argv[1] == "first"
 def works(f):
-    try: f(); return True
+    try: return bool(f())
     except OSError: return False
-print(works(lambda: socket.create_connection(("127.0.0.1", 4000), 2)),
-      works(lambda: socket.socket(socket.AF_UNIX).connect("\0meeting")),
-      os.path.exists("/dev/shm/meeting"))
-]] }))
-    assert.equal("False False False\n", r.stdout)
+def abstract():
+    u = socket.socket(socket.AF_UNIX)
+    if not first: return u.connect("\0meeting") is None
+    u.bind("\0meeting"); u.listen(); kept.append(u); return True
+def tcp(family, address):
+    if not first: return socket.create_connection((address, 4000), 2)
+    t = socket.socket(family); t.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    t.bind((address, 4000)); t.listen(); kept.append(t); return True
+def shm():
+    if first: open("/dev/shm/meeting", "w").write("x")
+    return os.path.exists("/dev/shm/meeting")
+kept, create = [], 0o1600 if first else 0 # IPC_CREAT and mode
+print(works(abstract), *[works(lambda: tcp(family, address)) for family, address in ((socket.AF_INET, "127.0.0.1"),
+          (socket.AF_INET6, "::1"))], works(shm),
+      libc.semget(4711, 1, create) >= 0, libc.shmget(4711, 4096, create) >= 0, libc.msgget(4711, create) >= 0,
+      libc.mq_open(b"/meeting", os.O_RDWR | (os.O_CREAT if first else 0), 0o600, None) >= 0, flush=True)
+if first: time.sleep(60)
+]]
+    local server = sandbar.assert(box:start({ "python3", "-c", MEET, "first" }))
+    assert.equal("True True True True True True True True", sandbar.assert(server.stdout:read("l", { timeout = 10 })))
+    -- Who is in the same sandbox meets it everywhere.
+    assert.equal("True True True True True True True True\n", sandbar.assert(box:exec({ "python3", "-c", MEET, "second" })).stdout)
+    for _, user in ipairs { "user", has_root and "root" or nil } do
+      local r = sandbar.assert(other:exec({ "python3", "-c", MEET, "second" }, { user = user }))
+      assert.equal("False False False False False False False False\n", r.stdout)
+    end
     server:kill { signal = "KILL" }
     server:close()
     other:destroy()

@@ -122,6 +122,19 @@ describe("a network policy", function()
       end)
     end)
 
+    it("does not take who dials the relay's own listener anywhere (escape probe 47)", function()
+      with_box("allow", function(box)
+        for _, address in ipairs { "192.0.0.3", "fd73:616e:6462:6f78::3" } do
+          for _, port in ipairs { 1, 53, 80 } do
+            local word, _, took = reach(box, "tcp", address, port)
+            assert.is_truthy(word == "reset" or word == "refused" or word:find("^error"), ("%s %d: %s"):format(address, port, word))
+            assert.is_true(took < QUICK, address)
+          end
+        end
+        assert.equal("ok", (reach(box, "tcp", GOOD, 7)))
+      end)
+    end)
+
     it("does not let anybody inside change its network", function()
       local probe = helper.read_file((os.getenv("SPEC_BUILD") or "build") .. "/spec/probe")
       with_box("allow", function(box)

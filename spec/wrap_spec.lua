@@ -90,4 +90,55 @@ describe("a process id that was given out again", function()
       assert.equal(2, inside.count(box, "sleep 4713") - 1) -- the shell's own words have it as well
     end)
   end)
+
+  -- In a pid namespace of its own, so that nobody else's process takes the number.
+  it("is not that of a sandbox, also where its supervisor has ended as well (escape probe 61)", function()
+    if helper.shell("id -u"):match("%d+") ~= "0" then
+      helper.skip("only root can choose the next process id")
+      return
+    end
+    local file = helper.write_file(helper.scratch() .. "/reuse.lua", [[
+      local sandbar = require "sandbar"
+      local function say(line)
+        local f = assert(io.popen(line))
+        local text = f:read("*l")
+        f:close()
+        return text
+      end
+      local function alive(pid)
+        return say(("kill -0 %d 2>/dev/null && echo yes"):format(pid)) == "yes"
+      end
+      local sandboxes = sandbar.assert(sandbar.open { root = arg[1], linger = 0 })
+      local box = sandbar.assert(sandboxes:create { id = "victim", lifetime = 600 })
+      sandbar.assert(box:start({ "sleep", "7633" }, { detached = true })):close()
+      local pid1 = tonumber(say("ps -o ppid= -p $(pgrep -fx 'sleep 7633')"))
+      say(("kill -9 $(pgrep -x sandbar-supervi) %d"):format(pid1))
+      local until_then = os.time() + 10
+      while alive(pid1) do
+        assert(os.time() < until_then, "pid 1 does not end")
+      end
+      local stranger
+      for _ = 1, 100 do
+        say(("echo %d >/proc/sys/kernel/ns_last_pid"):format(pid1 - 2)) -- the shell is one less
+        stranger = tonumber(say("setsid sleep 600 >/dev/null 2>&1 & echo $!"))
+        if stranger == pid1 then
+          break
+        end
+        say("kill -9 " .. stranger)
+      end
+      assert(stranger == pid1, "it is never the same")
+      local info = sandbar.assert(sandboxes:info("victim"))
+      print(info.state, info.cause and info.cause.reason)
+      sandbar.assert(sandboxes:destroy("victim"))
+      print(alive(stranger))
+      say("kill -9 " .. stranger)
+    ]])
+    local root = helper.dir("reuse")
+    helper.sh("chmod 700 %s", root)
+    local said = helper.shell(("unshare --pid --mount-proc --fork --kill-child sh -c 'mount -t tmpfs none /run && %s %s %s; :'")
+      :format(helper.interpreter(), file, root))
+    assert.equal("failed\tpid1\ntrue\n", said)
+    assert.is_truthy(helper.remove(root)) -- its supervisor ended in the middle of its work, with the namespace
+    os.remove(file)
+  end)
 end)

@@ -159,9 +159,7 @@ describe("the control plane of E2B against sandbar serve", function()
       assert.equal(404, assert_ok(port:fetch { path = "/none" }).status)
       assert.equal("prepared\n", assert_ok(port:fetch { path = "/p", stream = true }).body:read("a"))
       kind("Unsupported", assert_ok(boxes:connect(box.id)):port(3000):fetch())
-      for _, op in ipairs { "websocket", "connect", "wait", "upstream", "expose" } do
-        kind("Unsupported", port[op](port))
-      end
+      kind("Unsupported", port:connect())
       assert_ok(box:pause())
       kind("NotRunning", port:fetch())
       assert_ok(box:destroy())

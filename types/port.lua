@@ -24,6 +24,7 @@
 ---@class sandbar.Port
 ---@field number integer
 ---@field url? string absent where there is none
+---@field websocket_url? string the same for websockets
 ---@field headers table<string, sandbar.Value> what a request from elsewhere needs
 local Port = {}
 
@@ -40,16 +41,16 @@ function Port:fetch(request) end
 ---@return sandbar.Error? err
 function Port:websocket(path, options) end
 
---- Raw bytes both ways.
+--- Raw bytes both ways; of a hosted port Unsupported.
 ---@param options? { timeout?: sandbar.Timeout }
 ---@return sandbar.Connection? connection
 ---@return sandbar.Error? err
 function Port:connect(options) end
 
---- Until somebody listens.
+--- Until somebody listens; of a hosted port until the program answers `OPTIONS /`, with any status.
 ---@param options? { timeout?: sandbar.Timeout }
 ---@return true? ok
----@return sandbar.Error? err Timeout
+---@return sandbar.Error? err Timeout (`cause`: what was the last answer)
 function Port:wait(options) end
 
 --- Recorded with the sandbox; survives pauses and is seen by other programs.

@@ -2,8 +2,12 @@
 -- to upgrade (WebSocket and others) become a pipe of bytes.
 
 local errors = require "sandbar.errors"
+local headers_of = require "sandbar.headers"
+local lazy = require "sandbar.lazy"
 local port_module = require "sandbar.port"
 local stream = require "sandbar.stream"
+
+local refused = lazy "sandbar.e2b.refused"
 
 local CHUNK = 65536
 local MAX_HEAD = 65536
@@ -17,9 +21,12 @@ local HOP = {
   ["transfer-encoding"] = true, upgrade = true, host = true, expect = true,
 }
 
--- Those and the ones the Connection header names.
-local function dropped(list)
+-- Those and the ones the Connection header names. `reserved`: others that do not go on, as a set.
+local function dropped(list, reserved)
   local out = setmetatable({}, { __index = HOP })
+  for name in pairs(reserved or {}) do
+    out[name] = true
+  end
   for _, pair in ipairs(list) do
     if pair[1]:lower() == "connection" then
       for name in pair[2]:gmatch("[^%s,]+") do
@@ -145,10 +152,11 @@ local function wants_upgrade(list)
   return false
 end
 
-local function upgrade_head(ngx, list, host)
-  local drop = dropped(list)
+-- Writes the request's head. `how`: of a hosted port, whose own lines may hold a secret.
+local function send_request(ngx, connection, list, host, how)
+  local drop = dropped(list, how and how.reserved)
   local lines = {
-    ("%s %s HTTP/1.1"):format(ngx.req.get_method(), ngx.var.request_uri), "Host: " .. host,
+    ("%s %s%s HTTP/1.1"):format(ngx.req.get_method(), how and how.prefix or "", ngx.var.request_uri), "Host: " .. host,
     "Connection: Upgrade", "Upgrade: " .. find(list, "upgrade"),
   }
   for _, pair in ipairs(list) do
@@ -156,7 +164,19 @@ local function upgrade_head(ngx, list, host)
       lines[#lines + 1] = pair[1] .. ": " .. pair[2]
     end
   end
-  return table.concat(lines, "\r\n") .. "\r\n\r\n"
+  local head = table.concat(lines, "\r\n") .. "\r\n"
+  for _, line in ipairs(how and how.lines or {}) do
+    if type(line[2]) == "string" then
+      head = head .. line[1] .. ": " .. line[2] .. "\r\n"
+    else
+      local ok, err = port_module.send(connection, line[2]:prefixed(head .. line[1] .. ": "))
+      if not ok then
+        return nil, err
+      end
+      head = "\r\n"
+    end
+  end
+  return connection:write(head .. "\r\n")
 end
 
 local function broken(what)
@@ -259,10 +279,28 @@ local function pipe(ngx, connection, head)
   return true
 end
 
+-- The error that an answer of a hosted port's proxy stands for, or nil; and the body as far as it was read for that.
+local function refusal(how, status, headers, next_piece)
+  local answer = { status = status, reason = "", headers = headers_of.new(headers) }
+  if not refused.may_be(answer, {}) then
+    return nil
+  end
+  local pieces, size = {}, 0
+  while size < refused.MOST do
+    local piece = next_piece()
+    if not piece then
+      break
+    end
+    pieces[#pieces + 1], size = piece, size + #piece
+  end
+  answer.body = table.concat(pieces)
+  return how.refused(answer), answer.body
+end
+
 -- Asks for the other protocol. Bytes go through only once the application has said 101; any other answer is an
 -- answer like every other one.
-local function upgrade(ngx, connection, list, host)
-  local ok, err = connection:write(upgrade_head(ngx, list, host))
+local function upgrade(ngx, connection, list, host, how)
+  local ok, err = send_request(ngx, connection, list, host, how)
   if not ok then
     return nil, err
   end
@@ -273,15 +311,29 @@ local function upgrade(ngx, connection, list, host)
   if status == 101 then
     return pipe(ngx, connection, head)
   end
+  local next_piece, read = answer_body(connection, ngx.req.get_method(), status, headers), nil
+  if how then
+    err, read = refusal(how, status, headers, next_piece)
+    if err then
+      return nil, err
+    end
+  end
   send_head(ngx, status, headers)
-  return send_body(ngx, answer_body(connection, ngx.req.get_method(), status, headers))
+  return send_body(ngx, function()
+    local data = read
+    read = nil
+    if data and data ~= "" then
+      return data
+    end
+    return next_piece()
+  end)
 end
 
 -- ---- plain requests ----
 
 local function forward(ngx, port, list, host)
-  local drop = dropped(list)
-  local headers = { { "Host", host } }
+  local drop = dropped(list, port_module.reserved(port))
+  local headers = { host and { "Host", host } or nil }
   for _, pair in ipairs(list) do
     if not drop[pair[1]:lower()] then
       headers[#headers + 1] = pair
@@ -318,16 +370,21 @@ function openresty.proxy(port, opts)
     error("sandbar.openresty.proxy works in a request of OpenResty only", 2)
   end
   local list = request_headers(ngx)
-  local host = opts and opts.host or ("localhost:%d"):format(port.number)
+  local host, hosted = opts and opts.host, port_module.reserved(port) ~= nil
+  if host and hosted then
+    return nil, errors.new { kind = "Unsupported", op = "proxy", clause = "host",
+      message = "host: the vendor finds the sandbox by Host, so none can be given" }
+  elseif not hosted then
+    host = host or ("localhost:%d"):format(port.number)
+  end
   if not wants_upgrade(list) then
     return forward(ngx, port, list, host)
   end
-  local connection, err = port:connect()
+  local connection, how = port_module.dial(port, "proxy")
   if not connection then
-    return nil, err
+    return nil, how
   end
-  local ok
-  ok, err = upgrade(ngx, connection, list, host)
+  local ok, err = upgrade(ngx, connection, list, how and how.host or host, how)
   connection:close()
   return ok, err
 end

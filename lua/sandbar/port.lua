@@ -8,6 +8,7 @@ local input = require "sandbar.input"
 local lazy = require "sandbar.lazy"
 local link = require "sandbar.link"
 local stream = require "sandbar.stream"
+local wait = require "sandbar.wait"
 
 local websocket = lazy "sandbar.websocket"
 
@@ -40,10 +41,6 @@ local function http_port(state, op, timeout)
     return http, kept
   end
   local to = state._link
-  if to.hosted then -- there is no way in but by requests
-    return nil, errors.new { kind = "Unsupported", op = op, id = to.id,
-      message = "this is not there yet for ports of hosted sandboxes" }
-  end
   local box, err = to:native(timeout, op)
   if not box then
     return nil, errors.from(err, op)
@@ -139,12 +136,17 @@ function methods:websocket(path, opts)
   if not ok then
     return nil, err
   end
+  local opened
+  local hosted = state._link.hosted
+  if hosted then
+    opened, err = hosted.websocket(state._link, state.number, path, opts, timeout)
+    return opened, err
+  end
   local deadline = link.deadline(timeout)
   local loaded, object = http_port(state, "websocket", timeout)
   if not loaded then
     return nil, object
   end
-  local opened
   opened, err = websocket.open(object, state.number, path, opts, link.left(deadline))
   return opened, link.told(err, timeout)
 end
@@ -156,12 +158,17 @@ function methods:wait(opts)
   if err then
     return nil, err
   end
+  local ok
+  local hosted = state._link.hosted
+  if hosted then
+    ok, err = hosted.wait(state._link, state.number, timeout)
+    return ok, err
+  end
   local deadline = link.deadline(timeout)
   local loaded, object = http_port(state, "wait", timeout)
   if not loaded then
     return nil, object
   end
-  local ok
   ok, err = http.wait(object, link.left(deadline), "wait")
   if not ok and err.kind == "Unavailable" and timeout then
     return nil, errors.new {
@@ -203,6 +210,15 @@ connection_class = core.class("Connection", connection, {
   end,
 })
 
+local function connection_of(state, native)
+  return core.handle(connection_class, {
+    number = state.number,
+    _output = stream.output("the connection", { native = native, mode = "pipe" }),
+    _input = input.new(native),
+    _link = state._link,
+  })
+end
+
 function methods:connect(opts)
   local state = state_of(self)
   opts = check.options("connect", 1, opts, TIMEOUT)
@@ -211,16 +227,45 @@ function methods:connect(opts)
     return nil, err
   end
   local r
+  local hosted = state._link.hosted
+  if hosted then
+    r, err = hosted.connect(state._link)
+    return r, err
+  end
   r, err = state._link:call("dial", "connect", timeout, state.number)
   if not r then
     return nil, err
   end
-  return core.handle(connection_class, {
-    number = state.number,
-    _output = stream.output("the connection", { native = r.object, mode = "pipe" }),
-    _input = input.new(r.object),
-    _link = state._link,
-  })
+  return connection_of(state, r.object)
+end
+
+--- A connection for a request that changes protocols, and of a hosted port how that is written (see e2b/ports.lua).
+function port.dial(handle, op)
+  local state = core.state(handle, class)
+  local hosted = state._link.hosted
+  if not hosted then
+    return handle:connect()
+  end
+  local native, how = hosted.dial(state._link, state.number, nil, op)
+  if not native then
+    return nil, how
+  end
+  return connection_of(state, native), how
+end
+
+--- Writes to a connection what may be a secret.
+function port.send(handle, data)
+  local native, err = input.lend(core.state(handle, connection_class)._input)
+  if not native then
+    return nil, err
+  end
+  return wait.op(native:write(data), nil, "write")
+end
+
+--- The headers by which a hosted port is found, as a set of names that no visitor may give; nil of a local one.
+function port.reserved(handle)
+  local hosted = core.state(handle, class)._link.hosted
+  return hosted and hosted.OURS
 end
 
 -- Whatever is there of a connection, waiting for at least a byte; nil at its end.
@@ -245,10 +290,14 @@ local function expose(self, op, on, opts)
   if err then
     return nil, err
   end
-  if state._link:is_closed() then
-    return nil, errors.new { kind = "Closed", op = op, id = state._link.id, message = "the sandbox's handle is closed" }
+  local to = state._link
+  if to:is_closed() then
+    return nil, errors.new { kind = "Closed", op = op, id = to.id, message = "the sandbox's handle is closed" }
   end
-  return state._link.driver:expose(state._link.id, state.number, on, timeout)
+  if to.hosted then
+    return to.hosted.expose(to, state.number, on, timeout)
+  end
+  return to.driver:expose(to.id, state.number, on, timeout)
 end
 
 function methods:expose(opts)
@@ -269,11 +318,16 @@ function methods:upstream(opts)
   if err then
     return nil, err
   end
+  local found
+  local hosted = state._link.hosted
+  if hosted then
+    found, err = hosted.upstream(state._link, state.number)
+    return found, err
+  end
   local loaded, object = http_port(state, "upstream", timeout)
   if not loaded then
     return nil, object
   end
-  local found
   found, err = http.upstream(object)
   if not found then
     return nil, errors.from(err, "upstream")
@@ -293,11 +347,12 @@ class = core.class("Port", methods, {
   end,
 })
 
--- A port of a sandbox's link. Locally it has no url, and requests need no headers; `hosted` of a link makes them.
+-- A port of a sandbox's link. Locally it has no urls, and requests need no headers; `hosted` of a link makes them.
 function port.new(to, number)
   local hosted = to.hosted
   return core.handle(class, { number = number, headers = hosted and hosted.headers(to) or {},
-    url = hosted and hosted.url(to, number) or nil, _link = to })
+    url = hosted and hosted.url(to, number) or nil,
+    websocket_url = hosted and hosted.url(to, number, "wss") or nil, _link = to })
 end
 
 return port

@@ -188,6 +188,13 @@ end
 
 -- The exposed ones, as an array of numbers.
 function methods:ports(opts)
+  local to = state_of(self)._link
+  if to.hosted then -- they are recorded inside
+    local numbers, why = drive(self, "ports", opts, nil, function(_, _, timeout)
+      return to.hosted.exposed(to, timeout)
+    end)
+    return numbers, why
+  end
   local seen, err = info(self, "ports", opts)
   return seen and seen.ports, err
 end

@@ -227,7 +227,8 @@ local function chosen(answer, protocols)
   }
 end
 
---- Opens one at the HTTP port `object`. `number`: the port's. `opts`: as in port.lua, checked.
+--- Opens one at the HTTP port `object`. `number`: the port's. `opts`: as in port.lua, checked. An answer that
+--- opens none comes third.
 function websocket.open(object, number, path, opts, timeout)
   local headers, err = headers_of(opts)
   local patience = 0
@@ -257,7 +258,7 @@ function websocket.open(object, number, path, opts, timeout)
     return nil, link.told(err, timeout)
   end
   if answer.status ~= 101 then
-    return nil, refused(answer)
+    return nil, refused(answer), answer
   end
   local name
   name, err = chosen(answer, opts.protocols)

@@ -2,9 +2,10 @@
 
 local websocket = {}
 
---- websocket.py ADDRESS PORT
+--- websocket.py ADDRESS PORT [PEM]: the port it got (of 0, any) is the first line it prints; inside TLS with that
+--- certificate and key.
 websocket.SERVER = [==[
-import base64, hashlib, socket, struct, sys, threading, time
+import base64, hashlib, socket, ssl, struct, sys, threading, time
 def head(f):
     lines = []
     while True:
@@ -93,16 +94,23 @@ def serve(s):
     s.sendall(answer)
     talk(Ws(s, f), path, lines)
 def run(s):
-    try: serve(s)
+    try:
+        if tls: s = tls.wrap_socket(s, server_side=True)
+        serve(s)
     except (OSError, ValueError, TypeError): pass
     finally:
         try: s.shutdown(socket.SHUT_RDWR)
         except OSError: pass
         s.close()
+tls = None
+if len(sys.argv) > 3:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(sys.argv[3])
 l = socket.socket()
 l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 l.bind((sys.argv[1], int(sys.argv[2])))
 l.listen(50)
+print(l.getsockname()[1], flush=True)
 while True:
     s, _ = l.accept()
     threading.Thread(target=run, args=(s,), daemon=True).start()

@@ -12,6 +12,9 @@
 #include <unistd.h>
 
 #include "http/core.h"
+#include "http/tunnel.h"
+
+#define REFUSAL (64u << 10) /* of the body of an answer that opens nothing */
 
 /* What one turn of the loop moves in each direction before the other sources get theirs. */
 #define TURN (256u << 10)
@@ -92,7 +95,10 @@ void sb_conn_end(struct sb_conn *conn, const struct sb_error *err)
         conn->error = *err;
     if (conn->dial != NULL)
         sb_dial_cancel(conn->dial);
+    if (conn->tunnel != NULL)
+        sb_tunnel_cancel(conn->tunnel);
     conn->dial = NULL;
+    conn->tunnel = NULL;
     if (conn->source.fd >= 0) {
         sb_source_remove(&conn->source);
         close(conn->source.fd);
@@ -364,6 +370,11 @@ static void answered(struct sb_conn *conn, size_t len, int status)
     }
     memcpy(head, conn->head, len);
     conn->head_at = len;
+    if (ws == NULL && conn->head_len > len &&
+        (result->bytes = malloc(conn->head_len - len)) != NULL) {
+        result->bytes_len = conn->head_len - len;
+        memcpy(result->bytes, conn->head + len, result->bytes_len);
+    }
     result->bytes2 = head;
     result->bytes2_len = len;
     result->number = status;
@@ -383,6 +394,15 @@ static void answered(struct sb_conn *conn, size_t len, int status)
     sb_conn_pump(conn);
 }
 
+/* Of an origin, what opens nothing may be the word of a proxy on the way, and its body says which: waits for that as
+ * far as it is known how long it is. */
+static int wants_more(const struct sb_conn *conn, size_t len, int status)
+{
+    return status != 101 && conn->port->origin != NULL && !conn->eof &&
+           conn->head_len - len < REFUSAL &&
+           sb_handshake_lacks(conn->head, len, conn->head + len, conn->head_len - len);
+}
+
 /* Looks for the head in what is there; those of answers before the answer are left out. */
 static void look(struct sb_conn *conn)
 {
@@ -396,6 +416,8 @@ static void look(struct sb_conn *conn)
         } else if (status < 200 && status != 101) {
             memmove(conn->head, conn->head + len, conn->head_len - len);
             conn->head_len -= len;
+        } else if (wants_more(conn, len, status)) {
+            return;
         } else {
             answered(conn, len, status);
         }
@@ -422,6 +444,10 @@ static void read_head(struct sb_conn *conn)
         look(conn);
     } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
         struct sb_error err = {0};
+        conn->eof = 1;
+        look(conn); /* a body that was being waited for */
+        if (conn->phase == SB_CONN_ENDED)
+            return;
         if (conn->head_len > 0)
             sb_fail(&err, SB_ERR_PROTOCOL, "the connection ended inside the head of the answer");
         else
@@ -469,6 +495,7 @@ static void on_dialled(void *arg, int fd, const struct sb_error *err)
 {
     struct sb_conn *conn = arg;
     conn->dial = NULL;
+    conn->tunnel = NULL;
     if (fd < 0) {
         sb_conn_end(conn, err);
         return;
@@ -494,9 +521,12 @@ void sb_conn_open(void *arg)
     } else if (sb_port_join(conn->port, &conn->user, on_port_closed) < 0) {
         sb_conn_end_with(conn, SB_ERR_CLOSED, "the port is closed");
     } else {
-        conn->dial =
-            sb_dial_start(conn->port->place, conn->port->number, conn->until, on_dialled, conn);
-        if (conn->dial == NULL) {
+        struct sb_port *port = conn->port;
+        if (port->place != NULL)
+            conn->dial = sb_dial_start(port->place, port->number, conn->until, on_dialled, conn);
+        else
+            conn->tunnel = sb_tunnel_start(port, on_dialled, conn);
+        if (conn->dial == NULL && conn->tunnel == NULL) {
             sb_fail_errno(&err, ENOMEM, "memory", "out of memory");
             sb_conn_end(conn, &err);
         }

@@ -33,7 +33,8 @@ struct sb_conn {
     size_t max_message;
     uint64_t until; /* of dialling */
     enum sb_conn_phase phase;
-    struct sb_dial *dial;
+    struct sb_dial *dial;     /* of a port ... */
+    struct sb_tunnel *tunnel; /* ... or an origin */
     struct sb_source source;
     struct sb_op *opening;
     size_t asked; /* of the request, sent */

@@ -20,11 +20,6 @@ static void head_broken(struct sb_error *err, int safe, const char *how)
     sb_fail(err, safe ? SB_ERR_PROTOCOL : SB_ERR_OUTCOME_UNKNOWN, "the answer's head %s", how);
 }
 
-static void not_reached(const struct sb_fetch *fetch, const char *why, struct sb_error *err)
-{
-    sb_fail(err, SB_ERR_UNAVAILABLE, "%s cannot be reached: %s", fetch->user.port->url, why);
-}
-
 /* Of an origin it is known: libcurl tells just before it sends. */
 static int never_sent(const struct sb_fetch *fetch)
 {
@@ -38,7 +33,7 @@ static int never_sent(const struct sb_fetch *fetch)
 /* What a broken transfer means. */
 void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *err)
 {
-    long sys = 0, heads = 0, connect = 0;
+    long sys = 0, heads = 0;
     curl_off_t answered = 0;
     int safe = fetch->request.idempotent;
     curl_easy_getinfo(fetch->transfer.easy, CURLINFO_OS_ERRNO, &sys);
@@ -47,12 +42,13 @@ void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *
         sb_fail(err, fetch->refused, "%s", fetch->why);
         return;
     }
+    if (never_sent(fetch) || (code == CURLE_COULDNT_CONNECT && fetch->user.port->origin != NULL)) {
+        sb_origin_failed(fetch->user.port->url, fetch->transfer.easy, code, err);
+        return;
+    }
     switch (code) {
     case CURLE_COULDNT_CONNECT:
-        if (fetch->user.port->origin != NULL) {
-            not_reached(fetch, sys != 0 ? strerrordesc_np((int)sys) : "nobody answers", err);
-            err->sys = (int)sys;
-        } else if (sys == 0 || sb_dial_refused((int)sys))
+        if (sys == 0 || sb_dial_refused((int)sys))
             sb_dial_refusal(err, fetch->user.port->number);
         else
             sb_fail_errno(err, (int)sys, "connect", "cannot connect");
@@ -73,7 +69,7 @@ void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *
     case CURLE_SSL_CONNECT_ERROR:
     case CURLE_PEER_FAILED_VERIFICATION:
         if (fetch->user.port->origin != NULL)
-            not_reached(fetch, curl_easy_strerror(code), err);
+            sb_origin_not_reached(fetch->user.port->url, curl_easy_strerror(code), err);
         else
             sb_fail(err, SB_ERR_UNAVAILABLE, "%s", curl_easy_strerror(code));
         return;
@@ -85,14 +81,7 @@ void sb_exchange_broken(struct sb_fetch *fetch, CURLcode code, struct sb_error *
     default:
         break;
     }
-    if (never_sent(fetch)) {
-        curl_easy_getinfo(fetch->transfer.easy, CURLINFO_HTTP_CONNECTCODE, &connect);
-        if (connect != 0 && connect / 100 != 2)
-            sb_fail(err, connect == 407 ? SB_ERR_UNAUTHENTICATED : SB_ERR_UNAVAILABLE,
-                    "the proxy answers %ld", connect);
-        else
-            not_reached(fetch, curl_easy_strerror(code), err);
-    } else if (fetch->head_done) {
+    if (fetch->head_done) {
         sb_fail(err, safe ? SB_ERR_PROTOCOL : SB_ERR_OUTCOME_UNKNOWN,
                 "the answer's body was cut short");
     } else if (fetch->head_len > 0) {

@@ -135,7 +135,7 @@ int sb_handshake_make(struct sb_handshake *out, const struct sb_websocket_reques
              11);
     if (host != NULL)
         at = put_line(at, host);
-    else
+    else if (port != 0)
         at += snprintf(at, ROOM, "Host: localhost:%u\r\n", (unsigned)port);
     at += snprintf(at, ROOM,
                    "Upgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -230,4 +230,38 @@ int sb_handshake_judge(const struct sb_handshake *handshake, const char *head, s
         return sb_fail(err, SB_ERR_PROTOCOL,
                        "the answer changes to something else than a websocket");
     return status;
+}
+
+static int ends_with(const char *data, size_t len, const char *what)
+{
+    size_t n = strlen(what);
+    return len >= n && memcmp(data + len - n, what, n) == 0;
+}
+
+/* 0 for nonsense, and no more than a GiB. */
+static size_t number_in(const char *at, const char *end)
+{
+    size_t n = 0;
+    while (at < end && strchr(BLANKS, *at) != NULL)
+        at++;
+    for (; at < end && *at >= '0' && *at <= '9' && n < (1u << 30); at++)
+        n = n * 10 + (size_t)(*at - '0');
+    return n;
+}
+
+int sb_handshake_lacks(const char *head, size_t head_len, const char *body, size_t body_len)
+{
+    const char *last = head + head_len, *end;
+    for (const char *at = head; (end = memchr(at, '\n', (size_t)(last - at))) != NULL;
+         at = end + 1) {
+        const char *colon = memchr(at, ':', (size_t)(end - at));
+        if (colon == NULL)
+            continue;
+        if (is_named(at, colon, "Transfer-Encoding")) /* the last chunk, without trailers */
+            return !ends_with(body, body_len, "\r\n0\r\n\r\n") &&
+                   !(body_len == 5 && ends_with(body, body_len, "0\r\n\r\n"));
+        if (is_named(at, colon, "Content-Length"))
+            return body_len < number_in(colon + 1, end);
+    }
+    return 1;
 }

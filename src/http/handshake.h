@@ -22,5 +22,8 @@ size_t sb_handshake_head(const char *data, size_t len);
 /* The status of a whole head, or a negative code: it is not HTTP, or says 101 without meaning it. */
 int sb_handshake_judge(const struct sb_handshake *handshake, const char *head, size_t len,
                        struct sb_error *err);
+/* Whether something of the body behind a head is still to come: until it is all there, or, where the head does not
+ * say, until the connection ends. */
+int sb_handshake_lacks(const char *head, size_t head_len, const char *body, size_t body_len);
 
 #endif

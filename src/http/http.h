@@ -59,8 +59,12 @@ struct sb_op *sb_fetch(struct sb_port *port, struct sb_mailbox *mailbox,
 /* Completes when a connection to the port succeeds (it is closed again), for `wait` ns. */
 struct sb_op *sb_port_wait(struct sb_port *port, struct sb_mailbox *mailbox, uint64_t wait);
 
+/* A connection to an origin that carries bytes as they are, TLS and proxy included: object = sb_stream of both
+ * directions. Over TLS the end of writing is the end of it. */
+struct sb_op *sb_tunnel_open(struct sb_port *port, struct sb_mailbox *mailbox);
+
 /* A listening unix socket in a private directory of the host whose connections are relayed to
- * the port. The directory goes with it; at process exit too. */
+ * the port, or an origin. The directory goes with it; at process exit too. */
 struct sb_upstream;
 extern const struct sb_object_type sb_upstream_type;
 struct sb_upstream *sb_upstream_new(struct sb_port *port, struct sb_error *err);

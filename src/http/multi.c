@@ -62,8 +62,9 @@ static void hand_out(struct sb_multi *multi)
         CURLcode code = msg->data.result; /* msg dies with the removal */
         char *private = NULL;
         curl_easy_getinfo(easy, CURLINFO_PRIVATE, &private);
-        curl_multi_remove_handle(multi->curl, easy);
         struct sb_transfer *transfer = (struct sb_transfer *)(void *)private;
+        if (!transfer->stays)
+            curl_multi_remove_handle(multi->curl, easy);
         transfer->done(transfer, code);
     }
     multi->reading = 0;

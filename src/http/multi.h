@@ -17,6 +17,7 @@ struct sb_transfer {
     /* The transfer has ended and was taken out; may add it again, or free it. Never called from
      * inside one of libcurl's callbacks. */
     void (*done)(struct sb_transfer *transfer, CURLcode code);
+    int stays; /* it is not taken out, and `done` leaves it and its multi handle alone */
 };
 
 /* `shares`: requests in flight may share a connection that can carry several. */

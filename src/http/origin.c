@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "http/core.h"
+
 struct sb_origin {
     char *proxy;
     char *ca_file;
@@ -68,4 +70,36 @@ int sb_origin_set(CURL *easy, const struct sb_origin *origin)
 int sb_origin_shares(const struct sb_origin *origin)
 {
     return origin->http2;
+}
+
+int sb_origin_is_plain(const struct sb_origin *origin, const char *url)
+{
+    return strncmp(url, "http://", 7) == 0 &&
+           (origin->proxy == NULL || strncmp(origin->proxy, "https://", 8) != 0);
+}
+
+void sb_origin_not_reached(const char *url, const char *why, struct sb_error *err)
+{
+    sb_fail(err, SB_ERR_UNAVAILABLE, "%s cannot be reached: %s", url, why);
+}
+
+void sb_origin_failed(const char *url, CURL *easy, CURLcode code, struct sb_error *err)
+{
+    long sys = 0, connect = 0;
+    curl_easy_getinfo(easy, CURLINFO_OS_ERRNO, &sys);
+    curl_easy_getinfo(easy, CURLINFO_HTTP_CONNECTCODE, &connect);
+    *err = (struct sb_error){0};
+    if (code == CURLE_OUT_OF_MEMORY) {
+        sb_fail(err, SB_ERR_INTERNAL, "out of memory");
+    } else if (code == CURLE_SSL_CACERT_BADFILE) {
+        sb_fail(err, SB_ERR_INVALID_ARGUMENT, "the file of trusted certificates cannot be read");
+    } else if (code == CURLE_COULDNT_CONNECT) {
+        sb_origin_not_reached(url, sys != 0 ? strerrordesc_np((int)sys) : "nobody answers", err);
+        err->sys = (int)sys;
+    } else if (connect != 0 && connect / 100 != 2) {
+        sb_fail(err, connect == 407 ? SB_ERR_UNAUTHENTICATED : SB_ERR_UNAVAILABLE,
+                "the proxy answers %ld", connect);
+    } else {
+        sb_origin_not_reached(url, curl_easy_strerror(code), err);
+    }
 }

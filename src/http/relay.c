@@ -18,6 +18,7 @@
 struct side {
     struct sb_source source;
     struct sb_relay *relay;
+    CURL *easy; /* whose bytes they are; NULL: the socket's own */
     int watched;
     unsigned char *buf;
     size_t off, len;
@@ -27,6 +28,7 @@ struct side {
 
 struct sb_relay {
     struct side side[2];
+    struct sb_timer again; /* libcurl may hold bytes that its socket shows no more */
     void (*done)(void *arg);
     void *arg;
 };
@@ -38,16 +40,19 @@ static struct side *other(struct side *side)
 
 static void dispose(struct sb_relay *relay, int reset)
 {
+    sb_timer_clear(&relay->again);
     for (int i = 0; i < 2; i++) {
         struct side *side = &relay->side[i];
         if (side->watched)
             sb_source_remove(&side->source);
+        free(side->buf);
+        if (side->easy != NULL)
+            continue;
         if (reset) {
             struct linger now = {1, 0};
             setsockopt(side->source.fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
         }
         close(side->source.fd);
-        free(side->buf);
     }
     free(relay);
 }
@@ -60,6 +65,31 @@ static void finish(struct sb_relay *relay, int reset)
     done(arg);
 }
 
+/* As recv() and send() answer. */
+static ssize_t answered(CURLcode rc, const size_t *n)
+{
+    if (rc == CURLE_OK)
+        return (ssize_t)*n;
+    errno = rc == CURLE_AGAIN ? EAGAIN : EIO;
+    return -1;
+}
+
+static ssize_t take(struct side *from)
+{
+    size_t n = 0;
+    if (from->easy == NULL)
+        return recv(from->source.fd, from->buf, BUFFER, MSG_DONTWAIT);
+    return answered(curl_easy_recv(from->easy, from->buf, BUFFER, &n), &n);
+}
+
+static ssize_t give(struct side *to, const void *data, size_t len)
+{
+    size_t n = 0;
+    if (to->easy == NULL)
+        return send(to->source.fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return answered(curl_easy_send(to->easy, data, len, &n), &n);
+}
+
 /* Moves what can be moved from `from` to the other side: 1 as long as there may be more, 0 when
  * either side would wait or the direction has ended, -1 when a side has failed. */
 static int move(struct side *from)
@@ -70,7 +100,7 @@ static int move(struct side *from)
             from->buf = malloc(BUFFER);
         if (from->buf == NULL)
             return -1;
-        ssize_t n = recv(from->source.fd, from->buf, BUFFER, MSG_DONTWAIT);
+        ssize_t n = take(from);
         if (n < 0)
             return errno == EAGAIN ? 0 : errno == EINTR ? 1 : -1;
         from->off = 0;
@@ -78,8 +108,7 @@ static int move(struct side *from)
         from->ended = n == 0;
     }
     if (from->len > 0) {
-        ssize_t n =
-            send(to->source.fd, from->buf + from->off, from->len, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t n = give(to, from->buf + from->off, from->len);
         if (n < 0)
             return errno == EAGAIN ? 0 : errno == EINTR ? 1 : -1;
         from->off += (size_t)n;
@@ -88,7 +117,8 @@ static int move(struct side *from)
     }
     if (from->ended && !from->passed) {
         from->passed = 1;
-        shutdown(to->source.fd, SHUT_WR);
+        if (to->easy == NULL)
+            shutdown(to->source.fd, SHUT_WR);
     }
     return 0;
 }
@@ -127,14 +157,14 @@ static int watch(struct side *side, struct sb_error *err)
     return 0;
 }
 
-static void on_ready(struct sb_source *source, uint32_t events)
+static int is_over(const struct sb_relay *relay)
 {
-    struct side *side = SB_OF(source, struct side, source);
-    struct sb_relay *relay = side->relay;
-    if ((events & (EPOLLHUP | EPOLLERR)) != 0 && side->passed) {
-        finish(relay, 0);
-        return;
-    }
+    const struct side *a = &relay->side[0], *b = &relay->side[1];
+    return a->passed && (b->passed || b->easy != NULL);
+}
+
+static void turn(struct sb_relay *relay)
+{
     int more = 1; /* other errors show in the transfer itself */
     for (int turn = 0; more && turn < TURNS; turn++) {
         more = 0;
@@ -147,34 +177,67 @@ static void on_ready(struct sb_source *source, uint32_t events)
             more |= rc;
         }
     }
-    if (relay->side[0].passed && relay->side[1].passed)
+    if (is_over(relay))
         finish(relay, 0);
     else if (watch(&relay->side[0], NULL) < 0 || watch(&relay->side[1], NULL) < 0)
         finish(relay, 1);
+    else if (more && relay->side[1].easy != NULL)
+        sb_timer_set(&relay->again, sb_now());
 }
 
-struct sb_relay *sb_relay_start(int a, int b, void (*done)(void *arg), void *arg,
-                                struct sb_error *err)
+static void on_again(struct sb_timer *timer)
+{
+    turn(SB_OF(timer, struct sb_relay, again));
+}
+
+static void on_ready(struct sb_source *source, uint32_t events)
+{
+    struct side *side = SB_OF(source, struct side, source);
+    if ((events & (EPOLLHUP | EPOLLERR)) != 0 && side->passed)
+        finish(side->relay, 0);
+    else
+        turn(side->relay);
+}
+
+static struct sb_relay *start(int a, int b, CURL *easy, void (*done)(void *arg), void *arg,
+                              struct sb_error *err)
 {
     struct sb_relay *relay = calloc(1, sizeof *relay);
     if (relay == NULL) {
         close(a);
-        close(b);
+        if (easy == NULL)
+            close(b);
         sb_fail(err, SB_ERR_INTERNAL, "out of memory");
         return NULL;
     }
     relay->done = done;
     relay->arg = arg;
+    relay->again.fire = on_again;
     int fds[2] = {a, b};
     for (int i = 0; i < 2; i++) {
         relay->side[i].relay = relay;
         relay->side[i].source = (struct sb_source){fds[i], 0, on_ready};
     }
+    relay->side[1].easy = easy;
     if (watch(&relay->side[0], err) < 0 || watch(&relay->side[1], err) < 0) {
         dispose(relay, 1);
         return NULL;
     }
+    if (easy != NULL)
+        sb_timer_set(&relay->again, sb_now());
     return relay;
+}
+
+struct sb_relay *sb_relay_start(int a, int b, void (*done)(void *arg), void *arg,
+                                struct sb_error *err)
+{
+    return start(a, b, NULL, done, arg, err);
+}
+
+struct sb_relay *sb_relay_start_wire(int a, const struct sb_wire *b, void (*done)(void *arg),
+                                     void *arg, struct sb_error *err)
+{
+    return start(a, b->fd, b->easy, done, arg, err);
 }
 
 void sb_relay_stop(struct sb_relay *relay)

@@ -16,6 +16,7 @@
 #include "http/core.h"
 #include "http/port.h"
 #include "http/relay.h"
+#include "http/tunnel.h"
 
 #define ACCEPTS 16       /* taken in one turn of the loop */
 #define PAUSE 100000000u /* ns without accepting when descriptors have run out */
@@ -42,8 +43,9 @@ struct sb_upstream {
 struct link {
     struct link *next, **link;
     struct listener *listener;
-    int client; /* -1 once the relay has it */
-    struct sb_dial *dial;
+    int client;               /* -1 once the relay has it */
+    struct sb_dial *dial;     /* of a port ... */
+    struct sb_tunnel *tunnel; /* ... or an origin */
     struct sb_relay *relay;
 };
 
@@ -67,6 +69,7 @@ static void on_dialled(void *arg, int fd, const struct sb_error *err)
     struct link *link = arg;
     (void)err; /* the proxy in front sees its connection closed, and answers 502 */
     link->dial = NULL;
+    link->tunnel = NULL;
     if (fd >= 0) {
         link->relay = sb_relay_start(link->client, fd, on_relayed, link, NULL);
         link->client = -1;
@@ -78,10 +81,12 @@ static void on_dialled(void *arg, int fd, const struct sb_error *err)
 static void take(struct listener *listener, int client)
 {
     struct link *link = calloc(1, sizeof *link);
-    if (link != NULL)
-        link->dial =
-            sb_dial_start(listener->port->place, listener->port->number, 0, on_dialled, link);
-    if (link == NULL || link->dial == NULL) {
+    struct sb_port *port = listener->port;
+    if (link != NULL && port->place != NULL)
+        link->dial = sb_dial_start(port->place, port->number, 0, on_dialled, link);
+    else if (link != NULL)
+        link->tunnel = sb_tunnel_start(port, on_dialled, link);
+    if (link == NULL || (link->dial == NULL && link->tunnel == NULL)) {
         free(link);
         close(client);
         return;
@@ -138,6 +143,8 @@ static void run(struct sb_release *release, void *data)
         struct link *link = listener->links;
         if (link->dial != NULL)
             sb_dial_cancel(link->dial);
+        if (link->tunnel != NULL)
+            sb_tunnel_cancel(link->tunnel);
         if (link->relay != NULL)
             sb_relay_stop(link->relay);
         link_free(link);
@@ -214,11 +221,8 @@ static int listen_in(struct listener *listener, struct sb_error *err)
 
 struct sb_upstream *sb_upstream_new(struct sb_port *port, struct sb_error *err)
 {
-    if (port->object.generation != sb_generation() || port->place == NULL) {
-        if (port->place == NULL)
-            sb_fail(err, SB_ERR_UNSUPPORTED, "an origin has no upstream socket");
-        else
-            sb_fail(err, SB_ERR_FORKED, "the port belongs to the parent process");
+    if (port->object.generation != sb_generation()) {
+        sb_fail(err, SB_ERR_FORKED, "the port belongs to the parent process");
         return NULL;
     }
     struct sb_upstream *upstream = calloc(1, sizeof *upstream);

@@ -17,10 +17,8 @@ struct sb_op *sb_websocket_open(struct sb_port *port, struct sb_mailbox *mailbox
     struct sb_op *op = sb_op_new(mailbox, NULL, NULL);
     if (op == NULL)
         return NULL;
-    if (port->object.generation != sb_generation() || port->place == NULL) {
-        sb_fail(&err, port->place == NULL ? SB_ERR_UNSUPPORTED : SB_ERR_FORKED,
-                port->place == NULL ? "an origin has no websockets here"
-                                    : "the port belongs to the parent process");
+    if (port->object.generation != sb_generation()) {
+        sb_fail(&err, SB_ERR_FORKED, "the port belongs to the parent process");
         return sb_http_refuse(op, &err);
     }
     struct sb_conn *conn = calloc(1, sizeof *conn);

@@ -19,11 +19,12 @@ struct sb_websocket_request {
     const struct sb_slice *headers; /* "Name: value" lines, in order */
     size_t header_count;
     size_t max_message; /* a longer one is LimitExceeded and ends the connection */
-    uint64_t wait;      /* ns during which a refused connection is tried again */
+    uint64_t wait;      /* ns during which a refused connection is tried again; not of an origin */
 };
 
 /* Everything is copied. Completes with number = status and bytes2 = the answer's head; object = the
- * websocket if the status is 101. Errors: as those of sb_fetch; Protocol for a handshake that is none. */
+ * websocket if the status is 101, else bytes = what has come of the body, of an origin all of it up to
+ * 64 KiB, as it is on the wire. To an origin the request needs a Host line of the caller's. Errors: as those of sb_fetch; Protocol for a handshake that is none. */
 struct sb_op *sb_websocket_open(struct sb_port *port, struct sb_mailbox *mailbox,
                                 const struct sb_websocket_request *request);
 

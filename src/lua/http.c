@@ -354,6 +354,18 @@ static int port_websocket(lua_State *L)
     return sb_lua_op_made(L, op);
 }
 
+/* origin:dial() -> op, whose object is a stream */
+static int port_dial(lua_State *L)
+{
+    struct sb_port *port = sb_lua_check_object(L, 1, &sb_port_type);
+    if (sb_lua_forked(L, port))
+        return 1;
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_tunnel_open(port, mailbox);
+    return sb_lua_op_made(L, op);
+}
+
 static int port_upstream(lua_State *L)
 {
     struct sb_port *port = sb_lua_check_object(L, 1, &sb_port_type);
@@ -368,9 +380,10 @@ static int port_close(lua_State *L)
 }
 
 static const luaL_Reg port_methods[] = {
-    {"fetch", port_fetch}, {"ask", port_ask},           {"websocket", port_websocket},
-    {"wait", port_wait},   {"upstream", port_upstream}, {"close", port_close},
-    {NULL, NULL},
+    {"fetch", port_fetch},         {"ask", port_ask},
+    {"websocket", port_websocket}, {"wait", port_wait},
+    {"upstream", port_upstream},   {"dial", port_dial},
+    {"close", port_close},         {NULL, NULL},
 };
 static const char *const port_plain[] = {"upstream", "close", NULL};
 static const struct sb_lua_class port_class = {

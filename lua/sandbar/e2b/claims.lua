@@ -16,6 +16,7 @@ local OURS = {
   snapshot = true,
   fork = true,
   public_url = true,
+  websocket = true,
   setuid = true,
   name_rules = true,
   signals = "all",

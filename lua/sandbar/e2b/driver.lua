@@ -51,12 +51,6 @@ function Driver.link(fields)
   return to
 end
 
---- Markers of exposed ports are files in the sandbox.
-function Driver.expose(_, id, _, on)
-  return nil, errors.new { kind = "Unsupported", op = on and "expose" or "unexpose", id = id,
-    message = "exposed ports are not recorded yet in hosted sandboxes" }
-end
-
 -- ---- finding ----
 
 local function ask(self, vendor_id, id, timeout, op)
@@ -230,7 +224,13 @@ local function wake(self, r, lifetime, timeout)
   return { fields = fields, driver = bound }
 end
 
---- Wakes a paused one; of a running one it only tells, and lengthens its life where that is asked for.
+--- Its ports are private, and what was heard of it did not tell the token: the detail call never does.
+function Driver:lacks_token()
+  return self.access ~= nil and self.access.private and not self.access.traffic_token
+end
+
+--- Wakes a paused one; of a running one it only tells (the token of its ports too), and lengthens its life where that
+--- is asked for.
 function Driver:resume(id, lifetime, timeout, labels)
   local deadline = link_of.deadline(timeout)
   local seconds, err
@@ -245,23 +245,25 @@ function Driver:resume(id, lifetime, timeout, labels)
   if not r then
     return nil, errors.from(err, "resume")
   end
-  if r.fields.state[1] == "paused" then
-    r, err = wake(self, r, seconds, link_of.left(deadline))
-    if not r then
-      return nil, err
-    end
-    if self.vendor_id then -- the handle's own driver: the tokens stay valid, but the traffic token is told only here
-      self.access = r.driver.access
-    end
-    return r
-  elseif seconds then
+  local sleeps = r.fields.state[1] == "paused"
+  if not sleeps and seconds then
     local ends_at, why = r.driver:set_lifetime(id, lifetime, link_of.left(deadline), true)
     if not ends_at then
       return nil, errors.from(why, "resume")
     end
     r.fields.ends_ms = ends_at * 1000
   end
-  return r
+  if sleeps or r.driver:lacks_token() and not (self.access and self.access.traffic_token) then
+    if not sleeps then -- what is left of its life, in case that it falls asleep meanwhile; nothing is shortened
+      local left = math.floor((r.fields.ends_ms or 0) / 1000 - core.wall())
+      seconds = left >= 1 and left or nil
+    end
+    r, err = wake(self, r, seconds, link_of.left(deadline))
+    if r and self.vendor_id then -- the handle's own driver: the tokens stay valid, the traffic token is told only here
+      self.access = r.driver.access
+    end
+  end
+  return r, err
 end
 
 --- When it ends, in seconds of wall time. `extend`: never earlier than it would without this call.

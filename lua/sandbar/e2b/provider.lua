@@ -184,7 +184,7 @@ function methods:connect(id, opts)
   local deadline = link.deadline(timeout)
   local r
   r, err = state._driver:connect(id, opts.expect_labels, timeout)
-  if r and opts.resume and r.fields.state[1] == "paused" then
+  if r and opts.resume and (r.fields.state[1] == "paused" or r.driver:lacks_token()) then
     r, err = r.driver:resume(id, opts.lifetime, link.left(deadline), opts.expect_labels)
   elseif r and opts.lifetime ~= nil then
     r, err = extend(r, opts.lifetime, link.left(deadline))

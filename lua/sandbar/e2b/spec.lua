@@ -170,6 +170,7 @@ end)
 
 clause("public_ports", function(s, plan)
   plan.network.allowPublicTraffic = s.public_ports and true or false
+  plan.network.maskRequestHost = "localhost:${PORT}" -- what programs see as Host with every provider
   return s.public_ports and "anybody who knows the address reaches the ports"
     or "ports need the traffic token (all of them: the vendor has one switch)"
 end)

@@ -399,6 +399,15 @@ static void test_files(struct box *b)
                   memcmp(f.data, "user.color\0blue", 15) == 0,
               "xattr");
     }
+    OK(SB_FILE_SETXATTR, at(b, "once"), ROOT; sb_pack_bytes(&fp, SB_F_XATTR, "user.size\0one", 13);
+       sb_pack_bytes(&fp, SB_F_XATTR, "user.col", 8));
+    OK(SB_FILE_GETXATTR, at(b, "once"));
+    {
+        struct sb_field_view f;
+        CHECK(sb_read_find(&fa.fields, SB_F_XATTR, &f) && f.len == 13 &&
+                  memcmp(f.data, "user.size\0one", 13) == 0,
+              "an xattr without a value takes those away that begin so");
+    }
 
     /* home: relative, ~ */
     chmod(b->dir, 0755);

@@ -235,7 +235,8 @@ enum sb_file_op {
     SB_FILE_SYMLINK,  /* target, path */
     SB_FILE_READLINK, /* path -> target */
     SB_FILE_TEMPDIR,  /* path (directory to make it in, default /tmp), mode -> path */
-    SB_FILE_SETXATTR, /* path, xattr* ("name\0value") */
+    SB_FILE_SETXATTR, /* path, xattr* ("name\0value"; without a zero byte: those whose names begin so go,
+                         before any is set) */
     SB_FILE_GETXATTR, /* path -> xattr* */
     SB_FILE_GLOB,     /* pattern* -> SB_PART: match* (paths; of two patterns maybe twice) */
     SB_FILE_WATCH, /* path, recursive -> path (final); fd: a pipe of lines, see enum sb_watch_line. Its

@@ -218,23 +218,53 @@ static void op_tempdir(void)
     file_finish(&p, -1);
 }
 
+/* The names of all attributes, one behind the other, into `names`: how long they are. */
+static long list_xattrs(char *names, size_t room)
+{
+    long n = names == NULL ? -ENOMEM : SYS3(__NR_listxattr, job.path, names, room);
+    if (n < 0 && n != -EOPNOTSUPP)
+        file_fail((int)n, "listxattr", job.path);
+    return n;
+}
+
+static void remove_xattrs(const void *prefix, size_t len)
+{
+    enum { NAMES = 65536 };
+    char *names = mem_alloc(NAMES);
+    long n = list_xattrs(names, NAMES);
+    for (long at = 0; at < n; at += (long)strlen(names + at) + 1) {
+        long err = 0;
+        if (strlen(names + at) >= len && memcmp(names + at, prefix, len) == 0)
+            err = SYS2(__NR_removexattr, job.path, names + at);
+        if (err < 0 && err != -ENODATA)
+            file_fail((int)err, "removexattr", job.path);
+    }
+}
+
+static void set_xattr(const struct sb_field_view *f, const char *zero)
+{
+    const char *value = zero + 1;
+    long err = SYS5(__NR_setxattr, job.path, f->data, value,
+                    f->data + f->len - (const unsigned char *)value, 0);
+    if (err < 0)
+        file_fail((int)err, "setxattr", job.path);
+}
+
 static void op_setxattr(void)
 {
-    struct sb_reader at = job.r->fields;
-    struct sb_field_view f;
-    while (sb_read_field(&at, &f) == 1) {
-        const char *zero;
-        long err;
-        if (f.tag != SB_F_XATTR)
-            continue;
-        zero = str_find(f.data, f.len, '\0');
-        if (zero == NULL)
-            file_refuse("InvalidArgument", "an extended attribute is a name, a zero byte, a value",
-                        job.path);
-        err = SYS5(__NR_setxattr, job.path, f.data, zero + 1,
-                   f.data + f.len - (const unsigned char *)zero - 1, 0);
-        if (err < 0)
-            file_fail((int)err, "setxattr", job.path);
+    for (int sets = 0; sets < 2; sets++) {
+        struct sb_reader at = job.r->fields;
+        struct sb_field_view f;
+        while (sb_read_field(&at, &f) == 1) {
+            const char *zero;
+            if (f.tag != SB_F_XATTR)
+                continue;
+            zero = str_find(f.data, f.len, '\0');
+            if (zero == NULL && !sets)
+                remove_xattrs(f.data, f.len);
+            else if (zero != NULL && sets)
+                set_xattr(&f, zero);
+        }
     }
     file_done();
 }
@@ -244,9 +274,7 @@ static void op_getxattr(void)
     enum { NAMES = 65536, VALUE = 65536 };
     char *names = mem_alloc(NAMES + 256 + VALUE), *value = names + NAMES;
     struct sb_packer p;
-    long n = names == NULL ? -ENOMEM : SYS3(__NR_listxattr, job.path, names, NAMES);
-    if (n < 0 && n != -EOPNOTSUPP)
-        file_fail((int)n, "listxattr", job.path);
+    long n = list_xattrs(names, NAMES);
     file_begin(&p, SB_REPLY);
     for (long at = 0; at < n;) {
         size_t len = strlen(names + at);

@@ -238,7 +238,7 @@ local function put(context, path, user, xattrs, source, move)
   else
     written, err, broken = write_pieces(context.box, path, user, source)
   end
-  if written and next(xattrs) then
+  if written then
     written, err = tree.mark(context.box, path, xattrs)
   end
   if not written then

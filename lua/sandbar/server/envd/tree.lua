@@ -149,11 +149,24 @@ function tree.own(box, path, user)
     { path = path, user = "root", owner = ("%d:%d"):format(user.uid, user.gid) })
 end
 
---- Sets extended attributes. Where the file system has none, that is no failure.
+--- Puts metadata (as extended attributes) in the place of what a file has. Where the file system has none, that is no
+--- failure.
 function tree.mark(box, path, xattrs)
   local state = core.state(box.files, filecall.class)
-  local ok, err = filecall.request(state, "setxattr", false, filecall.OP.SETXATTR,
-    { path = path, user = "root", xattr = record.list(xattrs) })
+  local list = record.list(xattrs)
+  local function set()
+    return filecall.request(state, "setxattr", false, filecall.OP.SETXATTR,
+      { path = path, user = "root", xattr = list })
+  end
+  list[#list + 1] = PREFIX -- without a value: those that begin so go
+  local ok, err = set()
+  if not ok and err.kind == "InvalidArgument" then -- a sandbox of an earlier release takes none away
+    list[#list] = nil
+    ok, err = true, nil
+    if list[1] then
+      ok, err = set()
+    end
+  end
   if not ok and err.code ~= "EOPNOTSUPP" and err.code ~= "ENOTSUP" then
     return nil, err
   end

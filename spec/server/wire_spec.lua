@@ -22,40 +22,26 @@ describe("sandbar serve on the wire", function()
   end)
   helper.guard { each = false }
 
+  local client
+
   local function start()
     server = serve.start()
-    port = http.port { port = tonumber(server.url:match(":(%d+)$")) }
+    client = serve.client(server)
+    port = client.port
   end
 
   setup(start)
 
-  -- One request: status, body, headers. `headers` by name; false takes one of the usual away.
-  local function ask(method, path, body, headers)
-    local all = { ["x-api-key"] = server.key, host = server.url:match("//(.*)") }
-    for name, value in pairs(headers or {}) do
-      all[name] = value or nil
-    end
-    local r = assert(http.request(port, { method = method, path = path, body = body, headers = all }, 20, "ask"))
-    return r.status, r.body, r.headers
+  local function ask(...)
+    return client.ask(...)
   end
 
   local function create(fields)
-    local status, body = ask("POST", "/v2/sandboxes", fields or '{"templateID":"base"}')
-    assert.equal(201, status, body)
-    local made = json.decode(body)
-    return made.sandboxID, {
-      ["e2b-sandbox-id"] = made.sandboxID, ["e2b-sandbox-port"] = "49983", ["x-access-token"] = made.envdAccessToken,
-    }
+    return client.create(fields)
   end
 
   local function with(headers, more)
-    local out = {}
-    for _, list in ipairs { headers, more } do
-      for name, value in pairs(list) do
-        out[name] = value
-      end
-    end
-    return out
+    return client.with(headers, more)
   end
 
   -- The events of a stream and its last payload.

@@ -2,6 +2,9 @@
 
 local helper = require "spec.helper"
 
+local http = require "sandbar.http"
+local json = require "sandbar.json"
+
 local serve = {}
 
 local KEYS = { "e2b_" .. ("a1"):rep(20), "e2b_" .. ("b2"):rep(20) }
@@ -28,6 +31,13 @@ function serve.start(args)
     child:signal("KILL")
     return child:wait()
   end
+  -- Tells it to end, and the record of that: its sandboxes stay.
+  function server.terminate()
+    child:signal("TERM")
+  end
+  function server.wait()
+    return child:wait()
+  end
   -- Ends it: the record of its end. What it had made is destroyed.
   function server.stop()
     child:signal("TERM")
@@ -41,6 +51,51 @@ function serve.start(args)
     return record
   end
   return server
+end
+
+--- Requests to one, without a client library: { port, ask(), create(), with() }.
+function serve.client(server)
+  local client = { port = http.port { port = tonumber(server.url:match(":(%d+)$")) } }
+
+  --- One request: status, body, headers. `headers` by name; false takes one of the usual away.
+  function client.ask(method, path, body, headers)
+    local all = { ["x-api-key"] = server.key, host = server.url:match("//(.*)") }
+    for name, value in pairs(headers or {}) do
+      all[name] = value or nil
+    end
+    local r = assert(http.request(client.port, { method = method, path = path, body = body, headers = all }, 20, "ask"))
+    return r.status, r.body, r.headers
+  end
+
+  --- The same; its answer has to have this status. Its body, out of JSON where there is one.
+  function client.get(status, method, path, body, headers)
+    local got, answer, hs = client.ask(method, path, body, headers)
+    if got ~= status then
+      error(("%s %s: %d instead of %d: %s"):format(method, path, got, status, answer), 2)
+    end
+    return answer ~= "" and json.decode(answer) or answer, hs
+  end
+
+  --- A sandbox: its id and the headers for its daemon.
+  function client.create(fields)
+    local made = client.get(201, "POST", "/v2/sandboxes", fields or '{"templateID":"base"}')
+    return made.sandboxID, {
+      ["e2b-sandbox-id"] = made.sandboxID, ["e2b-sandbox-port"] = "49983", ["x-access-token"] = made.envdAccessToken,
+    }
+  end
+
+  --- Both tables of headers in one.
+  function client.with(headers, more)
+    local out = {}
+    for _, list in ipairs { headers, more } do
+      for name, value in pairs(list) do
+        out[name] = value
+      end
+    end
+    return out
+  end
+
+  return client
 end
 
 return serve

@@ -5,6 +5,7 @@ local daemon = require "sandbar.server.envd.daemon"
 local errors = require "sandbar.errors"
 local lifecycle = require "sandbar.server.control.lifecycle"
 local listing = require "sandbar.server.control.listing"
+local logs = require "sandbar.server.control.logs"
 local keys = require "sandbar.server.control.keys"
 local nested = require "sandbar.nested"
 local page = require "sandbar.server.page"
@@ -23,12 +24,11 @@ local OFF = "this server does not offer it"
 
 -- Of the protocol, and not of this server: said so, instead of "no such thing". Whole branches, and single endpoints.
 local ABSENT = {
-  secrets = true, volumes = true, volumecontent = true, ["access-tokens"] = true, nodes = true, admin = true,
+  secrets = true, volumes = true, volumecontent = true, nodes = true, admin = true,
 }
 local ABSENT_ROUTES = {
-  "GET /sandboxes/{id}/logs", "GET /v2/sandboxes/{id}/logs", "POST /v2/templates", "POST /templates",
-  "GET /templates/{template}", "GET /templates/{template}/builds/{build}/logs", "PATCH /templates/{template}",
-  "PATCH /v2/templates/{template}",
+  "POST /v2/templates", "POST /templates", "POST /templates/{template}", "POST /templates/{template}/builds/{build}",
+  "GET /teams/{team}/metrics", "GET /teams/{team}/metrics/max",
 }
 
 local function absent(ctx)
@@ -41,7 +41,7 @@ local function collect()
   for _, route in ipairs(ABSENT_ROUTES) do
     all[route] = { absent, false }
   end
-  for _, module in ipairs { sandboxes, lifecycle, listing, keys, snapshots, templates, builds, uploads } do
+  for _, module in ipairs { sandboxes, lifecycle, listing, logs, keys, snapshots, templates, builds, uploads } do
     for route, handler in pairs(module.routes) do
       all[route] = { handler, false }
     end

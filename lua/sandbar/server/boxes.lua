@@ -3,6 +3,7 @@
 
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
+local journal = require "sandbar.server.journal"
 local signature = require "sandbar.server.signature"
 local task = require "sandbar.task"
 local wait = require "sandbar.wait"
@@ -72,8 +73,8 @@ local function sweep(self)
   end
 end
 
---- The entry of one that runs: { id, info, box, streams, processes, watchers }. Nil without an error when it does not
---- run. `info`: what info() has just said of it.
+--- The entry of one that runs: { id, info, box, streams, processes, watchers, note(message, fields, level) }. Nil
+--- without an error when it does not run. `info`: what info() has just said of it.
 function Boxes:running(id, info)
   local err
   if not info then
@@ -102,6 +103,11 @@ function Boxes:running(id, info)
       box:close()
     else
       entry = { id = id, box = box, streams = {}, processes = { list = {} }, watchers = {} }
+      function entry.note(...)
+        if not entry.gone then
+          self.journal:note(id, ...)
+        end
+      end
       self.entries[id] = entry
     end
   end
@@ -134,6 +140,11 @@ function Boxes:forget(id)
     self.entries[id] = nil
     cut(entry)
     entry.gone = true
+    for _, process in pairs(entry.processes.list) do
+      if process.handle then
+        process.handle:close() -- who reads it, reads to no end otherwise
+      end
+    end
     entry.box:close()
   end
 end
@@ -193,6 +204,9 @@ function Boxes:destroy(id)
   self:forget(id)
   local ok, err = self.provider:destroy(id)
   self.dying[id] = nil
+  if ok then
+    self.journal:forget(id)
+  end
   return ok, err
 end
 
@@ -204,7 +218,7 @@ function Boxes:shut()
 end
 
 function boxes.new(provider, seed)
-  return setmetatable({ provider = provider, seed = seed, entries = {}, dying = {} }, Boxes)
+  return setmetatable({ provider = provider, seed = seed, entries = {}, dying = {}, journal = journal.new() }, Boxes)
 end
 
 --- Is it about the sandbox as a whole: gone, or not running?

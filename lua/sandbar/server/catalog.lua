@@ -28,6 +28,15 @@ local function stored(self, team, name)
   end
 end
 
+-- One of another team's that is everybody's, by its id or by its team's namespace and its name.
+local function public(self, ref)
+  for _, one in ipairs(self.list) do
+    if one.public and (one.id == ref.name or ref.namespace == catalog.slug(one.team) and one.name == ref.name) then
+      return one
+    end
+  end
+end
+
 -- The build a tag names.
 local function tagged(one, tag)
   for i = #one.builds, 1, -1 do
@@ -48,17 +57,15 @@ function Catalog:resolve(team, text)
     return nil, reply.refusal(400, why)
   end
   local missing = reply.refusal(404, ("template '%s' not found"):format(text))
-  if ref.namespace and ref.namespace ~= catalog.slug(team) then
-    return nil, missing
-  end
-  local one = stored(self, team, ref.name)
+  local own = not ref.namespace or ref.namespace == catalog.slug(team)
+  local one = own and stored(self, team, ref.name) or public(self, ref)
   if one then
     local build = tagged(one, ref.tag or "default")
     if not build then
       return nil, reply.refusal(404, ("template '%s' has no tag '%s'"):format(ref.name, ref.tag or "default"))
     end
     return { template_id = one.id, alias = one.name, [one.kind] = build.of, build = build, entry = one }
-  elseif ref.tag and ref.tag ~= "default" then
+  elseif not own or ref.tag and ref.tag ~= "default" then
     return nil, missing
   elseif ref.name == "base" then
     return { template_id = "base", alias = "base", template = "base" }
@@ -136,7 +143,8 @@ function Catalog:add(fields)
     one = new(self, fields)
   end
   untag(one, fields.tags)
-  local build = { id = fields.build or ids.uuid(), of = fields.of, tags = fields.tags, created = core.wall() }
+  local build = { id = fields.build or ids.uuid(), of = fields.of, tags = fields.tags, created = core.wall(),
+    limits = fields.limits and next(fields.limits) and fields.limits or nil }
   one.builds[#one.builds + 1] = build
   local ok, err = save(self)
   if not ok then
@@ -147,6 +155,17 @@ function Catalog:add(fields)
     return nil, err
   end
   return one, build
+end
+
+--- Makes an entry everybody's, or its team's only. True, or nil and an error.
+function Catalog:publish(one, public_now)
+  one.public = public_now or nil
+  return save(self)
+end
+
+--- A sandbox was made of it. Kept with whatever is kept next.
+function Catalog.count(one)
+  one.spawns, one.spawned = (one.spawns or 0) + 1, core.wall()
 end
 
 --- Takes an entry away. True, or nil and an error.

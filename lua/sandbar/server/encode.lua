@@ -64,7 +64,7 @@ local function number(n)
   if n ~= n or n == math.huge or n == -math.huge then
     return "null"
   end
-  return n % 1 == 0 and ("%.0f"):format(n) or ("%.14g"):format(n)
+  return n % 1 == 0 and ("%.0f"):format(n == 0 and 0 or n) or ("%.14g"):format(n)
 end
 
 local function object(t)

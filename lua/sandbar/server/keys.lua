@@ -1,5 +1,6 @@
--- API keys: who may ask, and whose sandboxes are whose. Keys of one team see the same sandboxes, those of another do
--- not. Of a key only its hash is kept; the text of the server's own first one is, so that its owner can read it.
+-- API keys and access tokens: who may ask, and whose sandboxes are whose. Keys of one team see the same sandboxes,
+-- those of another do not. Of a key only its hash is kept; the text of the server's own first one is, so that its owner
+-- can read it.
 
 local core = require "sandbar.core"
 local encode = require "sandbar.server.encode"
@@ -7,7 +8,7 @@ local errors = require "sandbar.errors"
 local ids = require "sandbar.server.ids"
 local signature = require "sandbar.server.signature"
 
-local PREFIX = "e2b_"
+local PREFIX, TOKEN_PREFIX = "e2b_", "sk_e2b_"
 local FILE, FIRST = "keys.json", "api-key"
 local MOST = 1000 -- keys of all teams
 
@@ -16,8 +17,8 @@ Keys.__index = Keys
 
 local keys = {}
 
-local function new_key()
-  return PREFIX .. signature.hex(core.random(20))
+local function new_key(prefix)
+  return prefix .. signature.hex(core.random(20))
 end
 
 -- A UUID that is always the same for one name.
@@ -28,8 +29,9 @@ local function team_id(name)
 end
 
 local function mask_of(key)
-  local value = key:match("^e2b_(.*)$") or key
-  return { prefix = key ~= value and PREFIX or "", valueLength = #value, maskedValuePrefix = value:sub(1, 2),
+  local prefix = key:match("^sk_e2b_") or key:match("^e2b_") or ""
+  local value = key:sub(#prefix + 1)
+  return { prefix = prefix, valueLength = #value, maskedValuePrefix = value:sub(1, 2),
     maskedValueSuffix = value:sub(-4) }
 end
 
@@ -79,7 +81,7 @@ function keys.open(store, path)
     if err then
       return nil, err
     elseif not self.first then
-      self.first = new_key()
+      self.first = new_key(PREFIX)
       ok, err = store:write(FIRST, self.first)
       if not ok then
         return nil, err
@@ -102,9 +104,10 @@ end
 
 --- Whose request it is: { team, team_id, key }, or nil. Looking a hash up tells nothing of the key by its time.
 function Keys:check(headers)
-  local given = headers:get("x-api-key") or (headers:get("authorization") or ""):match("^[Bb]earer%s+(%S+)$")
+  local key = headers:get("x-api-key")
+  local given = key or (headers:get("authorization") or ""):match("^[Bb]earer%s+(%S+)$")
   local one = given and self.by_hash[signature.hash(given)]
-  if not one then
+  if not one or key and one.token then
     return nil
   end
   one.lastUsed = core.wall()
@@ -121,8 +124,8 @@ local function save(self)
   return self.store:save(FILE, list)
 end
 
---- A new key of a team: its entry and its text, which is told once.
-function Keys:create(team, name)
+--- A new key of a team, or (token) an access token: its entry and its text, which is told once.
+function Keys:create(team, name, token)
   local count = 0
   for _ in pairs(self.by_hash) do
     count = count + 1
@@ -130,8 +133,9 @@ function Keys:create(team, name)
   if count >= MOST then
     return nil, errors.new { kind = "LimitExceeded", message = ("there are %d keys"):format(count) }
   end
-  local key = new_key()
+  local key = new_key(token and TOKEN_PREFIX or PREFIX)
   local one = entry(key, team, name)
+  one.token = token and true or nil
   self.by_hash[one.hash] = one
   local ok, err = save(self)
   if not ok then
@@ -141,11 +145,11 @@ function Keys:create(team, name)
   return one, key
 end
 
---- A team's keys, the oldest first.
-function Keys:list(team)
+--- A team's keys or access tokens, the oldest first.
+function Keys:list(team, token)
   local out = {}
   for _, one in pairs(self.by_hash) do
-    if one.team == team then
+    if one.team == team and (one.token or false) == (token or false) then
       out[#out + 1] = one
     end
   end
@@ -155,8 +159,8 @@ function Keys:list(team)
   return out
 end
 
-function Keys:find(team, id)
-  for _, one in ipairs(self:list(team)) do
+function Keys:find(team, id, token)
+  for _, one in ipairs(self:list(team, token)) do
     if one.id == id:lower() then
       return one
     end

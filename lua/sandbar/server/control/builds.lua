@@ -8,6 +8,7 @@ local encode = require "sandbar.server.encode"
 local ids = require "sandbar.server.ids"
 local recipe = require "sandbar.server.control.recipe"
 local reply = require "sandbar.server.reply"
+local size = require "sandbar.server.size"
 local stamp = require "sandbar.server.stamp"
 local task = require "sandbar.task"
 local uploads = require "sandbar.server.control.uploads"
@@ -80,12 +81,12 @@ local function run(server, build, given, plan, from)
   local name = "e2b-" .. build.id
   log(build, ("building %s"):format(build.name), "base")
   local built, err = server.provider.templates:build {
-    name = name, from = from, steps = plan.steps, network = "allow", cache = not given.force,
+    name = name, from = from, steps = plan.steps, network = "allow", cache = not given.force, limits = build.limits,
     on_progress = watch(build, plan, given),
   }
   if built then
     local one, why = server.catalog:add { team = build.team, name = build.name, kind = "template", of = name,
-      tags = build.tags, build = build.id }
+      tags = build.tags, build = build.id, limits = build.limits }
     err = not one and why or nil
   end
   if err then
@@ -150,6 +151,14 @@ local function create(ctx)
   elseif #tags == 0 then
     tags[1] = "default"
   end
+  local limits
+  limits, err = size.asked(given)
+  if limits then
+    limits, err = size.held(ctx.server.provider, limits)
+  end
+  if not limits then
+    return nil, err
+  end
   local one
   one, err = ctx.server.catalog:entry(ctx.team, ref.name, "template")
   if not one then
@@ -158,7 +167,7 @@ local function create(ctx)
     return nil, refusal(409, ("'%s' is the name of a snapshot"):format(ref.name))
   end
   local build = { id = ids.uuid(), template = one.id, name = ref.name, team = ctx.team, tags = tags, status = "waiting",
-    entries = {} }
+    created = core.wall(), limits = limits, entries = {} }
   remember(ctx.server, build)
   return 202, {
     templateID = one.id, buildID = build.id, public = false, tags = encode.array(tags),
@@ -226,7 +235,11 @@ local function start(ctx)
     return nil, err
   end
   build.status = "building"
-  task.spawn(run, ctx.server, build, given, plan, from)
+  build.task, err = task.spawn(run, ctx.server, build, given, plan, from)
+  if not build.task then
+    build.status = "waiting"
+    return nil, err
+  end
   return 202
 end
 
@@ -252,10 +265,57 @@ local function status(ctx)
   }
 end
 
+-- A page of the log as the query has it, by time from the cursor on.
+local function page(build, query)
+  local least = LEVELS[query.level or "debug"] or 1
+  local backward = query.direction == "backward"
+  local cursor = tonumber(query.cursor or "")
+  local limit = math.min(tonumber(query.limit or "") or PAGE, PAGE)
+  local out, count = encode.array {}, #build.entries
+  for i = 1, count do
+    local one = build.entries[backward and count - i + 1 or i]
+    local at = math.floor(stamp.seconds(one.timestamp) * 1000)
+    local fits = not cursor or backward and at <= cursor or not backward and at >= cursor
+    if fits and LEVELS[one.level] >= least and #out < limit then
+      out[#out + 1] = one
+    end
+  end
+  return out
+end
+
+local function logs(ctx)
+  local build, err = find(ctx, 404)
+  if not build then
+    return nil, err
+  end
+  return 200, { logs = page(build, ctx.query) }
+end
+
+--- Those of a template that this server has seen, the last one last.
+function builds.of(server, template)
+  local out = {}
+  for _, one in ipairs(server.builds or {}) do
+    if one.template == template then
+      out[#out + 1] = one
+    end
+  end
+  return out
+end
+
+--- Ends those under way.
+function builds.stop(server)
+  for _, one in ipairs(server.builds or {}) do
+    if one.task and not one.ended then
+      one.task:cancel("the server ends")
+    end
+  end
+end
+
 builds.routes = {
   ["POST /v3/templates"] = create,
   ["POST /v2/templates/{template}/builds/{build}"] = start,
   ["GET /templates/{template}/builds/{build}/status"] = status,
+  ["GET /templates/{template}/builds/{build}/logs"] = logs,
 }
 
 return builds

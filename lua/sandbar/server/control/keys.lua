@@ -1,4 +1,4 @@
--- API keys over the control plane: a team makes, lists, names and withdraws its own.
+-- API keys and access tokens over the control plane: a team makes, lists, names and withdraws its own.
 
 local body = require "sandbar.server.body"
 local encode = require "sandbar.server.encode"
@@ -95,7 +95,38 @@ local function teams(ctx)
   return 200, encode.array { { teamID = ctx.team_id, name = ctx.team, apiKey = "", isDefault = true } }
 end
 
+local function create_token(ctx)
+  local name, err = name_of(ctx)
+  local one, token
+  if name then
+    one, token = ctx.server.keys:create(ctx.team, name, true)
+    err = token
+  end
+  if not one then
+    return nil, err
+  end
+  return 201, { id = one.id, name = one.name, mask = one.mask, createdAt = stamp.text(one.createdAt), token = token }
+end
+
+local function delete_token(ctx)
+  local id = ctx.params.token
+  if not ids.is_uuid(id) then
+    return nil, reply.refusal(400, "validation error: the id of a token is a UUID")
+  end
+  local one = ctx.server.keys:find(ctx.team, id, true)
+  if not one then
+    return nil, reply.refusal(404, "id not found")
+  end
+  local ok, err = ctx.server.keys:delete(one)
+  if not ok then
+    return nil, err
+  end
+  return 204
+end
+
 keys.routes = {
+  ["POST /access-tokens"] = create_token,
+  ["DELETE /access-tokens/{token}"] = delete_token,
   ["POST /api-keys"] = create,
   ["GET /api-keys"] = list,
   ["PATCH /api-keys/{key}"] = rename,

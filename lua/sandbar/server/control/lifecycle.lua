@@ -28,10 +28,35 @@ local function resume(ctx, info, timeout)
   if not ok then
     return nil, err
   end
+  ctx.server.boxes.journal:note(info.id, "sandbox resumed", { kept = info.kept })
   return ctx.server.boxes:info(info.id, ctx.team)
 end
 
 lifecycle.resume = resume
+
+-- Starts a sandbox from its disk, whatever its pause has kept: it is woken for that, paused to its disk at once, and
+-- begins anew.
+local function reboot(ctx, info, timeout)
+  if info.kept ~= "memory" then
+    return resume(ctx, info, timeout)
+  end
+  local box, err = ctx.server.provider:connect(info.id, { resume = true, lifetime = timeout })
+  if not box then
+    return nil, err
+  end
+  local ok
+  ok, err = box:pause { keep = "disk" }
+  if ok then
+    ctx.server.boxes:cut(info.id)
+    ok, err = box:resume { lifetime = timeout }
+  end
+  box:close()
+  if not ok then
+    return nil, err
+  end
+  ctx.server.boxes.journal:note(info.id, "sandbox resumed", { kept = "disk" })
+  return ctx.server.boxes:info(info.id, ctx.team)
+end
 
 local CONNECT = { timeout = "integer", memory = "boolean" }
 
@@ -66,13 +91,9 @@ local function connect(ctx)
       end
       ctx.server.boxes:changed(info.id)
     end
-  elseif given.memory == false and info.kept == "memory" then
-    local refused = refusal(400, "this server cannot leave the kept memory aside; pause with memory: false instead")
-    refused.more = { error_code = "sandbox_memory_override_disabled" }
-    return nil, refused
   else
     status = 201
-    info, err = resume(ctx, info, timeout)
+    info, err = (given.memory == false and reboot or resume)(ctx, info, timeout)
     if not info then
       return nil, err or refusal(404, "the sandbox is gone")
     end
@@ -95,7 +116,7 @@ local function resume_old(ctx)
   elseif info.state == "running" then
     return nil, refusal(409, ("sandbox %q is already running"):format(info.id))
   end
-  info, err = resume(ctx, info, timeout)
+  info, err = (given.memory == false and reboot or resume)(ctx, info, timeout)
   if not info then
     return nil, err or refusal(404, "the sandbox is gone")
   end
@@ -112,6 +133,7 @@ local function take_pause(ctx, entry, keep)
     return nil, err
   end
   ctx.server.boxes:cut(entry.id)
+  entry.note("sandbox paused", { kept = kept })
   return true
 end
 
@@ -159,6 +181,7 @@ local function timeout(ctx)
     if ok then
       ok, err = entry.box:set_lifetime(given.timeout)
       ctx.server.boxes:changed(entry.id)
+      entry.note("lifetime set", { seconds = ("%d"):format(given.timeout) })
     end
   end
   if not ok then

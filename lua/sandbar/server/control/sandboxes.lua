@@ -133,7 +133,7 @@ local function env_of(given, id, template)
   return env
 end
 
--- The spec of a create, or nil and a failure.
+-- The spec of a create and what it begins with (of the catalog), or nil and a failure.
 local function spec_of(ctx, given)
   local ok, err = check_offered(given)
   if not ok then
@@ -157,12 +157,15 @@ local function spec_of(ctx, given)
     return nil, err
   end
   local id = ids.sandbox()
+  local limits = found.build and found.build.limits or {}
   return {
     id = id, template = found.template, snapshot = found.snapshot, lifetime = given.timeout,
     on_expiry = not given.autoPause and "destroy" or given.autoPauseMemory == false and "pause_disk" or "pause",
     labels = labels_of(ctx, given, config, found), env = env_of(given, id, found.template_id), network = policy,
-    limits = { processes = PROCESSES, max_concurrent_execs = COMMANDS },
-  }
+    limits = {
+      processes = PROCESSES, max_concurrent_execs = COMMANDS, cpus = limits.cpus, memory = limits.memory,
+    },
+  }, found
 end
 
 local function create(ctx)
@@ -176,8 +179,9 @@ local function create(ctx)
   if not ok then
     return nil, err
   end
-  local spec
-  spec, err = spec_of(ctx, given)
+  local spec, found
+  spec, found = spec_of(ctx, given)
+  err = found
   if not spec then
     return nil, err
   end
@@ -187,11 +191,15 @@ local function create(ctx)
     return nil, err
   end
   box:close()
+  if found.entry then
+    ctx.server.catalog.count(found.entry)
+  end
   local info
   info, err = ctx.server.boxes:info(spec.id, ctx.team)
   if not info then
     return nil, err or refusal(500, "the sandbox ended before it could be told of")
   end
+  ctx.server.boxes.journal:note(spec.id, "sandbox created", { template = found.alias or found.template_id })
   return 201, described.handed_over(ctx.server, info)
 end
 
@@ -241,6 +249,7 @@ local function update_network(ctx)
   if not ok then
     return nil, err
   end
+  entry.note "network changed"
   return 204
 end
 

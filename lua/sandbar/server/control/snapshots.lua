@@ -6,6 +6,7 @@ local catalog = require "sandbar.server.catalog"
 local described = require "sandbar.server.control.described"
 local encode = require "sandbar.server.encode"
 local ids = require "sandbar.server.ids"
+local paging = require "sandbar.server.paging"
 local reply = require "sandbar.server.reply"
 local sandboxes = require "sandbar.server.control.sandboxes"
 
@@ -76,13 +77,6 @@ local function list(ctx)
     end
     want, tag = ref.name, ref.tag
   end
-  local limit = tonumber(ctx.query.limit or "100") or 0
-  local from = tonumber(ctx.query.nextToken or "0")
-  if limit < 1 or limit > 100 or limit % 1 ~= 0 then
-    return nil, refusal(400, "validation error: limit is not between 1 and 100")
-  elseif not from or from < 0 or from % 1 ~= 0 then
-    return nil, refusal(400, "Invalid next token")
-  end
   local all = {}
   for _, one in ipairs(ctx.server.catalog:of(ctx.team, "snapshot")) do
     local sandbox = ctx.query.sandboxID
@@ -99,13 +93,12 @@ local function list(ctx)
   table.sort(all, function(a, b)
     return a.created > b.created or a.created == b.created and a.value.snapshotID < b.value.snapshotID
   end)
-  local out = encode.array {}
-  for i = from + 1, math.min(from + limit, #all) do
-    out[#out + 1] = all[i].value
+  for i, one in ipairs(all) do
+    all[i] = one.value
   end
-  local headers = { ["access-control-expose-headers"] = "X-Next-Token" }
-  if from + limit < #all then
-    headers["x-next-token"] = ("%d"):format(from + limit)
+  local out, headers = paging.page(all, ctx.query)
+  if not out then
+    return nil, headers
   end
   return 200, out, headers
 end

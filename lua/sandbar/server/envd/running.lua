@@ -72,6 +72,7 @@ end
 
 local function finish(process, event)
   process.ended, process.event = core.now(), event
+  process.note("process ended", { pid = ("%d"):format(process.pid), status = event and event.status or "unknown" })
   keep(process)
   local listeners = process.listeners
   process.listeners = {}
@@ -166,7 +167,8 @@ function running.add(entry, fields)
   local process = fields
   process.siblings = entry.processes
   process.pid, process.listeners, process.done = fields.handle.pid, {}, wait.signal()
-  entry.processes.list[process.pid] = process
+  entry.processes.list[process.pid], process.note = process, entry.note
+  process.note("process started", { pid = ("%d"):format(process.pid), cmd = process.config.cmd, tag = process.tag })
   return process
 end
 

@@ -1,7 +1,7 @@
 -- check: only 5.4
 -- check: no asan
 -- The control plane's endpoints that no call of the official SDK reaches, or not in every form: logs, access tokens,
--- templates and their sizes, the kinds of a resume.
+-- templates and their sizes, the kinds of a resume. And how a server ends.
 
 local helper = require "spec.helper"
 local serve = require "spec.support.serve"
@@ -210,5 +210,34 @@ describe("the control plane of sandbar serve", function()
     assert.same({ b = "3", c = "4" }, stat())
     assert.is_nil(write {})
     assert.is_nil(stat())
+  end)
+
+  it("answers what it has begun when it is told to end, and nothing else", function()
+    local id, headers = client.create()
+    local answer, text = begin(headers, "echo begun; while [ ! -e /tmp/go ]; do sleep 0.01; done; echo done")
+    local sandboxes = helper.open()
+    local box = assert(sandboxes:connect(id))
+    server.terminate()
+    eventually(function()
+      local r = http.request(client.port, { method = "GET", path = "/health", headers = { host = "localhost" } }, 20, "ask")
+      return not r or r.status == 503
+    end, "the end of what is accepted")
+    assert(box.files:write("/tmp/go", ""))
+    repeat
+      local piece = stream.some(answer.body, 20)
+      text = text .. (piece or "")
+    until not piece
+    answer.body:close()
+    client.port:close()
+    local record = server.wait()
+    assert.equal(0, record.code, record.stderr)
+    assert.truthy(text:find('"exitCode"', 1, true) or text:find('"exited":true', 1, true), text)
+    assert.truthy(text:find(message.envelope(message.END, "{}"), 1, true))
+    assert.equal("running", assert(sandboxes:info(id)).state)
+    box:close()
+    sandboxes:close()
+    start()
+    assert.equal("running", client.get(200, "GET", "/sandboxes/" .. id).state)
+    assert.equal(204, (client.ask("GET", "/health", nil, headers)))
   end)
 end)

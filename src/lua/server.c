@@ -9,6 +9,7 @@
 #define SB_API_CLIENT
 #include "../runtime/api.h"
 
+#include "../server/ending.h"
 #include "../server/server.h"
 #include "lines.h"
 
@@ -382,6 +383,15 @@ static const char *const request_plain[] = {"close", NULL};
 static const struct sb_lua_class request_class = {
     &sb_exchange_type, "sandbar.NativeRequest", request_methods, request_plain, 4096, NULL};
 
+/* ending() -> op */
+static int server_ending(lua_State *L)
+{
+    struct sb_mailbox *mailbox = sb_lua_mailbox(L);
+    struct sb_op **op = sb_lua_new_op(L);
+    *op = sb_server_ending(mailbox);
+    return sb_lua_op_made(L, op);
+}
+
 /* ---- opening ---- */
 
 /* Keeps this object mapped: lua_close unloads C libraries while the I/O thread still runs their
@@ -397,7 +407,11 @@ __attribute__((visibility("default"))) int luaopen_sandbar_server(lua_State *L);
 int luaopen_sandbar_server(lua_State *L)
 {
     static const luaL_Reg functions[] = {
-        {"listen", server_listen}, {"request", server_request}, {NULL, NULL}};
+        {"listen", server_listen},
+        {"request", server_request},
+        {"ending", server_ending},
+        {NULL, NULL},
+    };
     lua_getfield(L, LUA_REGISTRYINDEX, SB_API_KEY);
     const struct sb_core_api *api = lua_touserdata(L, -1);
     if (api == NULL)

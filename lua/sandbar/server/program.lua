@@ -7,7 +7,7 @@ local OPTIONS = {
   ["--domain"] = "domain", ["--tls-cert"] = "tls_cert", ["--tls-key"] = "tls_key",
 }
 
---- A function that serves until it is interrupted, or nil where that is not how it is used.
+--- A function that serves until it is interrupted or told to end, or nil where that is not how it is used.
 function program.parse(...)
   local args, opts, i = { ... }, {}, 1
   while args[i] do
@@ -18,16 +18,19 @@ function program.parse(...)
     opts[name], i = value, i + 2
   end
   return function()
+    local ending = require "sandbar.server.ending"
     local serve = require "sandbar.server.serve"
-    return require("sandbar").run(function()
-      local server, err = serve.start(opts)
-      if not server then
-        return nil, err
-      end
-      io.stdout:write(server.screen)
-      io.stdout:flush()
-      return serve.run(server)
-    end)
+    local server, err = serve.start(opts)
+    if not server then
+      return nil, err
+    end
+    io.stdout:write(server.screen)
+    io.stdout:flush()
+    local watch = ending.watch(server)
+    -- Not by sandbar.run: it would wait for every task, also for those that wait for a server in a sandbox.
+    local ok, why = serve.run(server)
+    watch:cancel()
+    return ok, why
   end
 end
 

@@ -5,6 +5,7 @@ local boxes = require "sandbar.server.boxes"
 local catalog = require "sandbar.server.catalog"
 local check = require "sandbar.check"
 local core = require "sandbar.core"
+local ending = require "sandbar.server.ending"
 local errors = require "sandbar.errors"
 local keys = require "sandbar.server.keys"
 local root_of = require "sandbar.local.root"
@@ -126,13 +127,13 @@ function serve.start(opts, level)
   return server
 end
 
---- Answers requests until the listener is closed.
+--- Answers requests until the listener is closed, and those that came before to their end.
 function serve.run(server)
   local http = require "sandbar.server.http"
   http.serve(server.listener, function(request)
     app.handle(server, request)
   end)
-  server.boxes:shut()
+  ending.finish(server)
   return true
 end
 

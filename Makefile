@@ -379,10 +379,12 @@ build/fuzz/relay_session: FUZZ_LIBS = $(SSL_LIBS)
 build/fuzz/server_requests: FUZZ_LIBS = $(PARSER_LIBS)
 build/fuzz/e2b_messages: FUZZ_LIBS = -Ibuild/e2b $(PROTOBUF_CFLAGS) $(PROTO_C) $(PROTOBUF_LIBS)
 build/fuzz/e2b_messages: | $(PROTO_C)
-fuzz: fuzz-programs
+fuzz: fuzz-programs all
 	@for f in $(FUZZ_BIN); do mkdir -p $$f.corpus; echo "fuzz $$f for $(FUZZ_SECONDS) s"; \
 		$$f -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$$f. -verbosity=0 -print_final_stats=1 \
 			$$f.corpus || exit 1; done
+	@echo "fuzz the server's parsers in Lua for $(FUZZ_SECONDS) s"; \
+		SPEC_FUZZ_SECONDS=$(FUZZ_SECONDS) spec/run spec/server/mutations_spec.lua
 
 # Checks what can be checked of the documentation: links between pages.
 docs:

@@ -326,6 +326,7 @@ check: deps
 	@spec/run check
 
 check-long: deps
+	@.ci/npm adapters
 	@rm -rf build/check
 	@$(MAKE_HERE) check-build
 	@spec/run long

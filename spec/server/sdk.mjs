@@ -133,6 +133,20 @@ cases['commands: background, list, connect, kill'] = () =>
     await assert.rejects(() => late.wait(), e2b.CommandExitError)
   })
 
+cases['commands: two listen, a child that stays does not hold a kill up'] = () =>
+  withSandbox(async (sbx) => {
+    const first = await sbx.commands.run('sleep 60 & echo ready; while read l; do echo "got $l"; done; wait', {
+      background: true,
+      stdin: true,
+    })
+    const second = await sbx.commands.connect(first.pid)
+    await sbx.commands.sendStdin(first.pid, 'one\n')
+    await eventually(() => first.stdout.includes('got one') && second.stdout.includes('got one'), 'output for both')
+    assert.equal(await first.kill(), true)
+    const ends = await Promise.all([first.wait().catch((e) => e), second.wait().catch((e) => e)])
+    assert.deepEqual(ends.map((e) => e.exitCode), [-1, -1])
+  })
+
 cases['commands: the time limit kills'] = () =>
   withSandbox(async (sbx) => {
     await assert.rejects(() => sbx.commands.run('sleep 60', { timeoutMs: 200 }), e2b.TimeoutError)
@@ -160,6 +174,20 @@ cases['terminals'] = () =>
     await type('exit 5\n')
     const end = await term.wait().catch((e) => e)
     assert.equal(end.exitCode, 5)
+  })
+
+cases['terminals: found again, and killed'] = () =>
+  withSandbox(async (sbx) => {
+    let text = ''
+    const first = await sbx.pty.create({ cols: 80, rows: 24, cwd: '/tmp', envs: { MARK: 'm1' }, onData: () => {} })
+    first.wait().catch(() => {})
+    await first.disconnect()
+    const again = await sbx.pty.connect(first.pid, { onData: (d) => (text += Buffer.from(d).toString()) })
+    await sbx.pty.sendInput(first.pid, new TextEncoder().encode('echo $MARK-$PWD\n'))
+    await eventually(() => text.includes('m1-/tmp'), 'the output of the shell')
+    assert.equal(await sbx.pty.kill(first.pid), true)
+    assert.equal((await again.wait().catch((e) => e)).exitCode, -1)
+    assert.equal(await sbx.pty.kill(first.pid), false)
   })
 
 cases['files: write, read, stat, list, move, remove'] = () =>
@@ -212,6 +240,10 @@ cases['files: many at once, streams, bytes, metadata'] = () =>
     const marked = await sbx.files.write('marked', 'x', { metadata: { Purpose: 'a b' } })
     assert.deepEqual(marked.metadata, { purpose: 'a b' })
     assert.deepEqual((await sbx.files.getInfo('marked')).metadata, { purpose: 'a b' })
+    await sbx.files.write('marked', 'y', { metadata: { other: 'c' } })
+    assert.deepEqual((await sbx.files.getInfo('marked')).metadata, { other: 'c' })
+    await sbx.files.write('marked', 'z')
+    assert.equal((await sbx.files.getInfo('marked')).metadata, undefined)
   })
 
 cases['files: watches'] = () =>
@@ -274,6 +306,17 @@ cases['a pause to disk is a reboot'] = () =>
     assert.deepEqual(await sbx.commands.list(), [])
   })
 
+cases['a resume may leave the memory of a pause aside'] = () =>
+  withSandbox(async (sbx) => {
+    await sbx.files.write('kept', 'yes')
+    const slow = await sbx.commands.run('sleep 60', { background: true })
+    slow.wait().catch(() => {})
+    await sbx.pause()
+    const again = await Sandbox.connect(sbx.sandboxId, { timeoutMs: 60000, onResume: 'reboot' })
+    assert.deepEqual(await again.commands.list(), [])
+    assert.equal(await again.files.read('kept'), 'yes')
+  })
+
 cases['lifetimes: set, never shortened by connect, the end'] = () =>
   withSandbox(async (sbx) => {
     await sbx.setTimeout(120000)
@@ -329,6 +372,26 @@ cases['snapshots and forks'] = () =>
     }
   })
 
+cases['snapshots by name, and forks that cannot be'] = () =>
+  withSandbox(async (sbx) => {
+    const name = 'snap-' + Math.random().toString(36).slice(2)
+    const one = await sbx.createSnapshot({ name })
+    assert.match(one.snapshotId, new RegExp(`/${name}:default$`))
+    await sbx.files.write('later', '2')
+    await sbx.createSnapshot({ name: name + ':v2' })
+    const pages = Sandbox.listSnapshots({ name, limit: 1 })
+    const seen = []
+    while (pages.hasNext) seen.push(...(await pages.nextItems()))
+    assert.deepEqual(seen.map((s) => s.snapshotId.split(':')[1]), ['v2', 'default'])
+    const copies = await Promise.all([name, name + ':v2'].map((from) => Sandbox.create(from, { timeoutMs: 60000 })))
+    assert.deepEqual(await Promise.all(copies.map((copy) => copy.files.exists('later'))), [false, true])
+    await Promise.all(copies.map((copy) => copy.kill()))
+    assert.equal(await Sandbox.deleteSnapshot(one.snapshotId), true)
+    await assert.rejects(() => sbx.fork({ count: 0 }), e2b.SandboxError)
+    await sbx.pause()
+    await assert.rejects(() => sbx.createSnapshot(), e2b.SandboxError)
+  })
+
 const SERVER = `python3 -u -c '
 import http.server
 class H(http.server.BaseHTTPRequestHandler):
@@ -364,6 +427,27 @@ cases['ports'] = () =>
     },
     { network: { allowPublicTraffic: false } }
   )
+
+// Requests to whatever name, all of them to the server.
+const named = new undici.Agent({
+  connect: (options, done) => {
+    const { hostname, port, protocol } = new URL(url)
+    undici.buildConnector({})({ ...options, hostname, port, protocol, servername: options.hostname }, done)
+  },
+})
+
+cases['ports by host name'] = () =>
+  withSandbox(async (sbx) => {
+    let up = ''
+    await sbx.commands.run(SERVER, { background: true, onStdout: (d) => (up += d) })
+    await eventually(() => up.includes('up'), 'the server inside')
+    const at = `${new URL(url).protocol}//${sbx.getHost(3000)}/x`
+    const answer = await undici.fetch(at, { method: 'POST', body: 'body', dispatcher: named })
+    assert.deepEqual([answer.status, await answer.text()], [201, '/x body'])
+    assert.equal(answer.headers.get('x-host'), sbx.getHost(3000))
+    const nobody = at.replace(sbx.sandboxId, 'inothere')
+    assert.equal((await undici.fetch(nobody, { dispatcher: named })).status, 502)
+  })
 
 const ECHO = `python3 -u -c '
 import base64, hashlib, socket
@@ -465,6 +549,17 @@ cases['templates: built of steps, with files, logs, tags'] = async () => {
   } finally {
     await rm(dir, { recursive: true })
   }
+}
+
+cases['templates: a start command runs in every sandbox'] = async () => {
+  const { Template, waitForFile } = e2b
+  const name = 'spec-' + Math.random().toString(36).slice(2)
+  const template = Template().fromBaseImage().setStartCmd('echo $$ > /tmp/up; exec sleep 600', waitForFile('/tmp/up'))
+  await Template.build(template, name, { cpuCount: 1, memoryMB: 512 })
+  const sbx = await Sandbox.create(name, { timeoutMs: 60000 })
+  const pid = (await sbx.files.read('/tmp/up')).trim()
+  assert.equal((await sbx.commands.run(`cat /proc/${pid}/comm`)).stdout, 'sleep\n')
+  await sbx.kill()
 }
 
 cases['what there is not is said so'] = async () => {

@@ -62,10 +62,11 @@ describe("the official SDK on Node", function()
   it("over HTTPS, ports and websockets too", function()
     local pem = helper.scratch() .. "/tls.pem"
     helper.sh("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=sandbar "
-      .. "-addext subjectAltName=IP:127.0.0.1 -keyout %s -out %s.crt 2>/dev/null && cat %s.crt >> %s", pem, pem, pem, pem)
-    run("https ", "ports", { "--tls-cert", pem, "--tls-key", pem }, "NODE_EXTRA_CA_CERTS=" .. pem .. ".crt")
+      .. "-addext subjectAltName=IP:127.0.0.1,DNS:*.sandbar.test -keyout %s -out %s.crt 2>/dev/null && cat %s.crt >> %s", pem, pem, pem, pem)
+    run("https ", "ports", { "--tls-cert", pem, "--tls-key", pem, "--domain", "sandbar.test" }, "NODE_EXTRA_CA_CERTS=" .. pem .. ".crt")
     os.remove(pem)
     os.remove(pem .. ".crt")
     check("https ports, and websockets over them")
+    check("https ports by host name")
   end)
 end)

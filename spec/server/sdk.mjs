@@ -498,6 +498,29 @@ cases['the network can be closed, and opened later'] = () =>
     { allowInternetAccess: false }
   )
 
+cases['secrets'] = async () => {
+  const { Secret } = e2b
+  const name = 'spec-' + Math.random().toString(36).slice(2)
+  const made = await Secret.create(name, 'hush', { metadata: { a: 'b' } })
+  assert.equal(made.name, name)
+  await assert.rejects(() => Secret.create(name, 'other'), e2b.SecretError)
+  assert.equal((await Secret.update(name, 'hush 2')).secretId, made.secretId)
+  assert.deepEqual((await Secret.getInfo(made.secretId)).metadata, { a: 'b' })
+  assert.ok((await Secret.list().nextItems()).some((one) => one.name === name))
+  const header = { transform: { headers: { Authorization: 'Bearer ' + Secret.fill(name) } } }
+  await withSandbox(
+    async (sbx) => {
+      const rules = (await sbx.getInfo()).network.rules
+      assert.deepEqual(rules, { 'api.example.com': [header] })
+    },
+    { network: { rules: { 'api.example.com': [header] } } }
+  )
+  assert.equal(await Secret.destroy(name), true)
+  assert.equal(await Secret.destroy(name), false)
+  assert.equal(await Secret.exists(name), false)
+  await assert.rejects(() => Secret.getInfo(name), e2b.SecretNotFoundError)
+}
+
 cases['who has no key, or another, sees nothing'] = () =>
   withSandbox(async (sbx) => {
     await assert.rejects(() => Sandbox.create({ apiKey: 'e2b_0123456789abcdef' }), e2b.AuthenticationError)

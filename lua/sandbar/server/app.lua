@@ -13,6 +13,7 @@ local proxy = require "sandbar.server.proxy"
 local reply = require "sandbar.server.reply"
 local router = require "sandbar.server.router"
 local sandboxes = require "sandbar.server.control.sandboxes"
+local secrets = require "sandbar.server.control.secrets"
 local signature = require "sandbar.server.signature"
 local snapshots = require "sandbar.server.control.snapshots"
 local templates = require "sandbar.server.control.templates"
@@ -24,7 +25,7 @@ local OFF = "this server does not offer it"
 
 -- Of the protocol, and not of this server: said so, instead of "no such thing". Whole branches, and single endpoints.
 local ABSENT = {
-  secrets = true, volumes = true, volumecontent = true, nodes = true, admin = true,
+  volumes = true, volumecontent = true, nodes = true, admin = true,
 }
 local ABSENT_ROUTES = {
   "POST /v2/templates", "POST /templates", "POST /templates/{template}", "POST /templates/{template}/builds/{build}",
@@ -41,7 +42,8 @@ local function collect()
   for _, route in ipairs(ABSENT_ROUTES) do
     all[route] = { absent, false }
   end
-  for _, module in ipairs { sandboxes, lifecycle, listing, logs, keys, snapshots, templates, builds, uploads } do
+  for _, module in ipairs { sandboxes, lifecycle, listing, logs, keys, secrets, snapshots, templates, builds,
+    uploads } do
     for route, handler in pairs(module.routes) do
       all[route] = { handler, false }
     end

@@ -39,6 +39,10 @@ function ids.watcher()
   return "w" .. letters(20)
 end
 
+function ids.secret()
+  return "sec_" .. letters(20)
+end
+
 ids.uuid = core.uuid
 
 --- The sandbox meant by a path segment (`id` or `id-client`), or nil.

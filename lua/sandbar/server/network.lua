@@ -1,10 +1,13 @@
 -- The protocol's network settings as a policy of the contract. There what is allowed beats what is denied, here denial
 -- wins: what would mean something else is refused.
 
+local core = require "sandbar.core"
 local reply = require "sandbar.server.reply"
 
 local EVERYTHING = { ["0.0.0.0/0"] = true, ["::/0"] = true }
 local MAX_RULES, MAX_HEADERS = 10, 20
+local MAX_SECRETS = 32 -- of one domain
+local SECRET = "%${e2b%.secrets%.([^}]*)}"
 
 local network = {}
 
@@ -86,29 +89,73 @@ local function lists(config)
   return allow, deny, all
 end
 
+-- The headers of a domain's list of rules.
+local function headers_of(list)
+  local transform = type(list[1]) == "table" and list[1].transform
+  return type(transform) == "table" and type(transform.headers) == "table" and transform.headers or {}
+end
+
+--- The names of secrets in rules, as a set.
+function network.names(rules)
+  local out = {}
+  for _, list in pairs(rules or {}) do
+    for _, value in pairs(headers_of(list)) do
+      for name in value:gmatch(SECRET) do
+        out[name:lower()] = true
+      end
+    end
+  end
+  return out
+end
+
+-- A header's value with what its secrets have in their place, or nil and a refusal; false where one is gone and that is
+-- no mistake (`lost`). `used` are the names so far, by which they are counted.
+local function filled(host, value, secret_of, lost, used)
+  local missing
+  local text = value:gsub(SECRET, function(name)
+    local known = name ~= "" and not name:find("${", 1, true) and secret_of and secret_of(name)
+    missing = missing or not known and name
+    if not used[name:lower()] then
+      used[name:lower()], used.count = true, used.count + 1
+    end
+    return known or ""
+  end)
+  if missing and lost then
+    return false
+  elseif missing then
+    return refuse(("network.rules: there is no secret '%s'"):format(missing))
+  elseif used.count > MAX_SECRETS then
+    return refuse(("network.rules: more than %d secrets for %s"):format(MAX_SECRETS, host))
+  end
+  return text ~= value and core.secret(text) or value
+end
+
 -- Headers that requests get: { { host, set_headers }, ... }.
-local function injected(rules)
+local function injected(rules, secret_of, lost)
   local out, count = {}, 0
   for host, list in pairs(rules or {}) do
     count = count + 1
     if type(host) ~= "string" or not is_name(host:lower()) or type(list) ~= "table" or #list > 1 then
       return refuse(("network.rules: %s is no domain with one transform"):format(tostring(host)))
     end
-    local transform = type(list[1]) == "table" and list[1].transform
-    local headers, set, n = type(transform) == "table" and transform.headers or {}, {}, 0
+    local headers, set, n, used = headers_of(list), {}, 0, { count = 0 }
     for name, value in pairs(headers) do
       n = n + 1
       if type(name) ~= "string" or type(value) ~= "string" or #name > 64 or #value > 2048
         or not name:match("^[%w!#$%%&'*+.^_`|~-]+$") or value:find("[%z\r\n]") then
         return refuse(("network.rules: a header for %s is none"):format(host))
-      elseif value:find("${e2b.", 1, true) then
-        return refuse("network.rules: identity tokens and secrets are not offered by this server")
+      elseif value:find("${e2b.identity.", 1, true) then
+        return refuse("network.rules: identity tokens are not offered by this server")
       end
-      set[name] = value
+      local text, why = filled(host, value, secret_of, lost, used)
+      if text == nil then
+        return nil, why
+      end
+      set[name] = text or nil
     end
     if n > MAX_HEADERS then
       return refuse(("network.rules: more than %d headers for %s"):format(MAX_HEADERS, host))
-    elseif n > 0 then
+    elseif next(set) then
       out[#out + 1] = { host = host:lower(), set_headers = set }
     end
   end
@@ -122,7 +169,8 @@ local function injected(rules)
 end
 
 --- The policy of a configuration (`internet`: allow_internet_access, nil when it was not said), or nil and a refusal.
-function network.policy(config, internet)
+--- `secret_of(name)` is what is in a secret, or nil; `lost`: headers whose secret is not there are left out.
+function network.policy(config, internet, secret_of, lost)
   config = config or {}
   if config.egressProxy ~= nil then
     return refuse("egressProxy is not offered by this server", 403)
@@ -134,7 +182,7 @@ function network.policy(config, internet)
     return nil, deny
   end
   all = all or internet == false
-  local inject, err = injected(config.rules)
+  local inject, err = injected(config.rules, secret_of, lost)
   if not inject then
     return nil, err
   end

@@ -8,6 +8,8 @@ local core = require "sandbar.core"
 local ending = require "sandbar.server.ending"
 local errors = require "sandbar.errors"
 local keys = require "sandbar.server.keys"
+local rules = require "sandbar.server.rules"
+local secrets = require "sandbar.server.secrets"
 local root_of = require "sandbar.local.root"
 local lifecycle = require "sandbar.server.control.lifecycle"
 local page = require "sandbar.server.page"
@@ -64,6 +66,14 @@ function serve.open(opts)
   end
   server.catalog, err = catalog.open(kept, provider)
   if not server.catalog then
+    return nil, err
+  end
+  server.secrets, err = secrets.open(kept)
+  if not server.secrets then
+    return nil, err
+  end
+  server.rules, err = rules.open(kept, provider, server.secrets)
+  if not server.rules then
     return nil, err
   end
   server.report = function(text)

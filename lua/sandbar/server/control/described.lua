@@ -62,6 +62,8 @@ function described.whole(server, info)
     config.allowPublicTraffic = false
   end
   config.maskRequestHost = info.own.mask
+  local own = server.rules:of(info.id)
+  config.rules = own and own.config.rules
   out.network = next(config) and config or nil
   out.lifecycle = {
     autoResume = info.own.auto_resume == "1", onTimeout = info.on_expiry == "destroy" and "kill" or "pause",

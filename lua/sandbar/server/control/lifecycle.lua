@@ -12,6 +12,23 @@ local lifecycle = {}
 local check_timeout, find, find_running = sandboxes.check_timeout, sandboxes.find, sandboxes.find_running
 local refusal = reply.refusal
 
+-- Of one that was woken: its log, its rules (what they name may have changed while it slept), its info.
+local function woken(ctx, info, kept)
+  local boxes, rules = ctx.server.boxes, ctx.server.rules
+  boxes.journal:note(info.id, "sandbox resumed", { kept = kept })
+  if rules:of(info.id) then
+    local entry, err = boxes:running(info.id)
+    local ok = not err
+    if entry then
+      ok, err = rules:apply(info.id, entry.box)
+    end
+    if not ok then
+      return nil, err
+    end
+  end
+  return boxes:info(info.id, ctx.team)
+end
+
 local function resume(ctx, info, timeout)
   local entry = ctx.server.boxes.entries[info.id]
   local ok, err
@@ -28,8 +45,7 @@ local function resume(ctx, info, timeout)
   if not ok then
     return nil, err
   end
-  ctx.server.boxes.journal:note(info.id, "sandbox resumed", { kept = info.kept })
-  return ctx.server.boxes:info(info.id, ctx.team)
+  return woken(ctx, info, info.kept)
 end
 
 lifecycle.resume = resume
@@ -54,8 +70,7 @@ local function reboot(ctx, info, timeout)
   if not ok then
     return nil, err
   end
-  ctx.server.boxes.journal:note(info.id, "sandbox resumed", { kept = "disk" })
-  return ctx.server.boxes:info(info.id, ctx.team)
+  return woken(ctx, info, "disk")
 end
 
 local CONNECT = { timeout = "integer", memory = "boolean" }

@@ -143,11 +143,13 @@ local function spec_of(ctx, given)
   config, err = body.check(given.network or {}, NETWORK, "network.")
   if not config then
     return nil, err
-  elseif config.allowPublicTraffic == false and not ctx.v2 and given.secure ~= true then
+  end
+  given.network = config
+  if config.allowPublicTraffic == false and not ctx.v2 and given.secure ~= true then
     return nil, refusal(400, "network.allowPublicTraffic: false needs secure: true")
   end
   local policy
-  policy, err = network.policy(config, given.allow_internet_access)
+  policy, err = network.policy(config, given.allow_internet_access, ctx.server.secrets:values(ctx.team))
   if not policy then
     return nil, err
   end
@@ -183,6 +185,10 @@ local function create(ctx)
   spec, found = spec_of(ctx, given)
   err = found
   if not spec then
+    return nil, err
+  end
+  ok, err = ctx.server.rules:put(spec.id, ctx.team, given.network, given.allow_internet_access)
+  if not ok then
     return nil, err
   end
   local box
@@ -241,10 +247,13 @@ local function update_network(ctx)
     return nil, err
   end
   local policy
-  policy, err = network.policy(given, given.allow_internet_access)
+  policy, err = network.policy(given, given.allow_internet_access, ctx.server.secrets:values(ctx.team))
   local ok
   if policy then
     ok, err = entry.box:update_network(policy)
+  end
+  if ok then
+    ok, err = ctx.server.rules:put(entry.id, ctx.team, given, given.allow_internet_access)
   end
   if not ok then
     return nil, err

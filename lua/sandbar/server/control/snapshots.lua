@@ -106,13 +106,26 @@ end
 -- One copy out of a snapshot: what the protocol says of it, or of why there is none.
 local function copy(ctx, entry, of, timeout)
   local info, id = entry.info, ids.sandbox()
+  local own, policy, err = ctx.server.rules:of(info.id), info.network
+  if own then -- what is told of a sandbox's headers is not what is in them
+    policy, err = ctx.server.rules:policy(own)
+    local ok = policy
+    if ok then
+      ok, err = ctx.server.rules:put(id, own.team, own.config, own.internet)
+    end
+    if not ok then
+      local status, message = reply.of(err)
+      return { error = { code = status, message = message } }
+    end
+  end
   local labels = {}
   for name, value in pairs(info.labels) do
     labels[name] = value
   end
   labels[boxes.PREFIX .. "timeout"] = ("%d"):format(timeout)
-  local box, err = ctx.server.provider:create {
-    id = id, snapshot = of, lifetime = timeout, on_expiry = info.on_expiry, labels = labels, network = info.network,
+  local box
+  box, err = ctx.server.provider:create {
+    id = id, snapshot = of, lifetime = timeout, on_expiry = info.on_expiry, labels = labels, network = policy,
     env = { E2B_SANDBOX_ID = id },
   }
   local made

@@ -120,6 +120,53 @@ describe("sandbar serve on the wire", function()
     end
   end)
 
+  it("takes a stream of input for a process", function()
+    local _, headers = create()
+    for _, codec in ipairs { "json", "proto" } do
+      local kind = { ["content-type"] = "application/connect+" .. codec, host = "localhost" }
+      local request = { process = { cmd = "/bin/sh", args = { "-c", "cat; echo end" } }, tag = "reader-" .. codec }
+      local answer = assert(http.request(port, { method = "POST", path = "/process.Process/Start", stream = true,
+        body = message.envelope(0, assert(message.encode("process.StartRequest", request, codec))),
+        headers = with(headers, kind) }, 20, "ask"))
+      local text = assert(require("sandbar.stream").some(answer.body, 20))
+      local function send(list)
+        for i, one in ipairs(list) do
+          list[i] = message.envelope(0, assert(message.encode("process.StreamInputRequest", one, codec)))
+        end
+        local status, body = ask("POST", "/process.Process/StreamInput", table.concat(list), with(headers, kind))
+        assert.equal(200, status)
+        local events, last = events_of("process.StreamInputResponse", body, codec)
+        return #events, json.decode(last).error
+      end
+      local selector = { tag = "reader-" .. codec }
+      local count, err = send { { start = { process = selector } }, { data = { input = { stdin = "a\0" } } }, { keepalive = {} },
+        { data = { input = { stdin = "b\n" } } } }
+      assert.is_nil(err)
+      assert.equal(1, count)
+      for code, list in pairs {
+        invalid_argument = { { data = { input = { stdin = "x" } } } },
+        not_found = { { start = { process = { tag = "nobody" } } } },
+        unimplemented = { { start = { process = selector } }, { data = {} } },
+      } do
+        count, err = send(list)
+        assert.equal(0, count)
+        assert.equal(code, err.code)
+      end
+      local close = assert(message.encode("process.CloseStdinRequest", { process = selector }, codec))
+      assert.equal(200, (ask("POST", "/process.Process/CloseStdin", close, with(headers, { ["content-type"] = "application/" .. codec }))))
+      repeat
+        local piece = require("sandbar.stream").some(answer.body, 20)
+        text = text .. (piece or "")
+      until not piece
+      answer.body:close()
+      local out = ""
+      for _, event in ipairs((events_of("process.StartResponse", text, codec))) do
+        out = out .. (event.event.data and event.event.data.stdout or "")
+      end
+      assert.equal("a\0b\nend\n", out)
+    end
+  end)
+
   it("keeps envd's internal paths from outside, and others to who has the token", function()
     local id, headers = create()
     local status, body = ask("POST", "/init", "{}", headers)

@@ -2,8 +2,9 @@
 --
 -- A call is { input = "process.StartRequest", output = "process.StartResponse", stream = true, run = function }. A
 -- unary one's run(context, message) gives the answer's message or nil and a failure; a stream's run(context, message,
--- sink) sends with sink:send(message) and gives true or nil and a failure once nothing more comes. A failure is of
--- connect.failure or an error of the contract.
+-- sink) sends with sink:send(message) and gives true or nil and a failure once nothing more comes. One whose requests
+-- are a stream (`many`) has run(context, next), where next() is the next message, nil at the end, or nil and a failure;
+-- it gives the answer's message. A failure is of connect.failure or an error of the contract.
 
 local core = require "sandbar.core"
 local encode = require "sandbar.server.encode"
@@ -262,6 +263,51 @@ local function answer_stream(request, call, kind, context)
   end
 end
 
+-- ---- streams of requests ----
+
+local PIECE = 65536
+
+-- What gives a request's messages one after the other, as they come.
+local function messages(request, call, codec)
+  local parser = message.parser(MAX_MESSAGE)
+  return function()
+    while true do
+      local flags, payload = parser:next()
+      if flags then
+        if flags ~= 0 then
+          return nil, connect.failure("internal", "protocol error: compressed without an agreed compression")
+        end
+        local decoded, err = message.decode(call.input, payload, codec)
+        if not decoded then
+          return nil, connect.failure("invalid_argument", errors.is(err) and err.message or tostring(err))
+        end
+        return decoded
+      elseif payload then
+        return nil, payload
+      end
+      local piece, err = request:read(PIECE)
+      if err then
+        return nil, err
+      elseif not piece then
+        local left = parser:left() > 0
+        return nil, left and connect.failure("invalid_argument", "protocol error: incomplete envelope") or nil
+      end
+      parser:feed(piece)
+    end
+  end
+end
+
+local function answer_many(request, call, kind, context)
+  local sink = setmetatable({ request = request, call = call, codec = kind.codec, _at = core.now() }, Sink)
+  local value, failure
+  if (request.headers:get("connect-content-encoding") or "identity") ~= "identity" then
+    failure = connect.failure("unimplemented", "unknown compression")
+  else
+    value, failure = call.run(context, messages(request, call, kind.codec))
+  end
+  sink:finish(not value and failure or nil, value)
+end
+
 -- ---- unary calls ----
 
 local function answer_unary(request, call, kind, context)
@@ -287,12 +333,14 @@ function connect.serve(request, call, context)
     return request:respond(405, { allow = "POST" }, "")
   end
   local kind = type_of(request)
-  local streamed = call.stream == true
+  local streamed = call.stream == true or call.many == true
   if not kind or (kind.stream == true) ~= streamed then
     return request:respond(415, { ["accept-post"] = ACCEPTED[streamed] }, "")
   end
   context.timeout = connect.timeout_of(request.headers)
-  if streamed then
+  if call.many then
+    return answer_many(request, call, kind, context)
+  elseif streamed then
     return answer_stream(request, call, kind, context)
   end
   return answer_unary(request, call, kind, context)

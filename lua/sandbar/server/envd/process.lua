@@ -185,12 +185,9 @@ local function run_list(context)
   return { processes = out[1] and out }
 end
 
-local function run_input(context, m)
-  local found, err = select(context, m.process)
-  if not found then
-    return nil, err
-  end
-  local input = m.input or {}
+-- Writes what a request has for a process. True, or nil and a failure.
+local function type_in(context, found, input)
+  input = input or {}
   if input.stdin == nil and input.pty == nil then
     return nil, failure("unimplemented", "no input")
   elseif input.stdin and found.pty then
@@ -202,13 +199,44 @@ local function run_input(context, m)
   end
   local data = input.stdin or input.pty
   if data ~= "" then
-    local written
-    written, err = found.handle.stdin:write(data, { timeout = context.timeout })
+    local written, err = found.handle.stdin:write(data, { timeout = context.timeout })
     if not written then
       return nil, err.kind == "Closed" and failure("internal", "error writing to stdin: it is closed") or err
     end
   end
-  return {}
+  return true
+end
+
+local function run_input(context, m)
+  local found, err = select(context, m.process)
+  local ok
+  if found then
+    ok, err = type_in(context, found, m.input)
+  end
+  return ok and {}, err
+end
+
+-- The first message says which process, the others what it gets.
+local function run_stream_input(context, next_message)
+  local found
+  while true do
+    local m, err = next_message()
+    if not m then
+      return not err and {} or nil, err
+    end
+    local ok = true
+    if m.start and not found then
+      found, err = select(context, m.start.process)
+      ok = found
+    elseif m.start or not found and m.data then
+      ok, err = nil, failure("invalid_argument", "a stream begins with one start")
+    elseif m.data then
+      ok, err = type_in(context, found, m.data.input)
+    end
+    if not ok then
+      return nil, err
+    end
+  end
 end
 
 local function run_close_stdin(context, m)
@@ -275,6 +303,8 @@ process.calls = {
   Connect = call("Connect", run_connect, true),
   Update = call("Update", run_update),
   SendInput = call("SendInput", run_input),
+  StreamInput = { input = "process.StreamInputRequest", output = "process.StreamInputResponse", many = true,
+    run = run_stream_input },
   SendSignal = call("SendSignal", run_signal),
   CloseStdin = call("CloseStdin", run_close_stdin),
 }

@@ -110,6 +110,45 @@ describe("sandbar serve and two teams:", function()
     client.get(204, "DELETE", "/templates/" .. escaped)
   end)
 
+  it("a volume is its team's, and its files of who has its token", function()
+    local one = client.get(201, "POST", "/volumes", '{"name":"owned"}')
+    local two = client.get(201, "POST", "/volumes", '{"name":"owned"}', other)
+    assert.equal(400, (client.ask("POST", "/volumes", '{"name":"owned"}')))
+    assert.same({ { volumeID = two.volumeID, name = "owned" } }, client.get(200, "GET", "/volumes", nil, other))
+    for _, method in ipairs { "GET", "DELETE" } do
+      assert.equal(404, (client.ask(method, "/volumes/" .. one.volumeID, nil, other)))
+    end
+    local path = "/volumecontent/" .. one.volumeID .. "/"
+    local function with_token(token)
+      return { ["x-api-key"] = token and server.key, authorization = token and "Bearer " .. token }
+    end
+    local right = with_token(one.token)
+    assert.equal(201, (client.ask("PUT", path .. "file?path=/f", "text", right)))
+    for _, token in ipairs { false, two.token, server.key, one.token .. "0" } do
+      for call, method in pairs { ["file?path=/f"] = "GET", ["path?path=/f"] = "DELETE", ["dir?path=/"] = "GET" } do
+        local status, body = client.ask(method, path .. call, nil, with_token(token))
+        assert.equal(401, status)
+        assert.equal("unauthenticated", json.decode(body).code)
+      end
+    end
+    for _, at in ipairs { "/../etc/passwd", "../../etc/passwd", "/a/../../etc/passwd" } do
+      assert.equal(404, (client.ask("GET", path .. "file?path=" .. at, nil, right)))
+    end
+    for call, method in pairs { ["path"] = "GET", ["dir?path=/&depth=0"] = "GET", ["dir?path=/x&uid=-1"] = "POST",
+      ["path?path=/"] = "DELETE", ["file?path=/"] = "GET" } do
+      assert.equal(400, (client.ask(method, path .. call, nil, right)), call)
+    end
+    assert.equal(405, (client.ask("DELETE", path .. "dir?path=/", nil, right)))
+    assert.equal(404, (client.ask("POST", path .. "dir?path=/no/where", nil, right)))
+    assert.equal("text", select(2, client.ask("GET", path .. "file?path=f", nil, right)))
+    for _, info in ipairs(client.get(200, "GET", "/v2/sandboxes")) do
+      assert.equal(id, info.sandboxID)
+    end
+    client.get(204, "DELETE", "/volumes/" .. one.volumeID)
+    assert.equal(401, (client.ask("GET", path .. "file?path=f", nil, right)))
+    client.get(204, "DELETE", "/volumes/" .. two.volumeID, nil, other)
+  end)
+
   it("a key, or another sandbox's token, opens no sandbox's daemon", function()
     local made = client.get(201, "POST", "/v2/sandboxes", '{"templateID":"base"}', other)
     local kind = { ["content-type"] = "application/json" }

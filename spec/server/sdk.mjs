@@ -498,6 +498,32 @@ cases['the network can be closed, and opened later'] = () =>
     { allowInternetAccess: false }
   )
 
+cases['volumes'] = async () => {
+  const { Volume } = e2b
+  const name = 'spec-' + Math.random().toString(36).slice(2)
+  const made = await Volume.create(name, { apiUrl: url })
+  const volume = await Volume.connect(made.volumeId)
+  assert.ok((await Volume.list()).some((one) => one.name === name))
+  const at = { apiUrl: url }
+  await volume.makeDir('/a/b', { force: true, mode: 0o750, ...at })
+  const written = await volume.writeFile('/a/b/f', 'hello', { uid: 0, gid: 0, mode: 0o600, ...at })
+  assert.deepEqual([written.name, written.type, written.path, written.size, written.mode, written.uid], ['f', 'file', '/a/b/f', 5, 0o600, 0])
+  assert.equal(await volume.readFile('/a/b/f', at), 'hello')
+  await assert.rejects(() => volume.writeFile('/a/b/f', 'x', at), e2b.VolumeError)
+  await volume.writeFile('/a/b/f', 'more', { force: true, ...at })
+  const info = await volume.getInfo('/a/b/f', at)
+  assert.ok(Math.abs(info.mtime - Date.now()) < 60000 && info.size === 4)
+  assert.equal((await volume.updateMetadata('/a/b/f', { mode: 0o640 }, at)).mode, 0o640)
+  assert.deepEqual((await volume.list('/', { depth: 3, ...at })).map((e) => e.path), ['/a', '/a/b', '/a/b/f'])
+  assert.deepEqual((await volume.list('/a', at)).map((e) => e.mode), [0o750])
+  assert.equal(await volume.exists('/a/c', at), false)
+  await assert.rejects(() => volume.readFile('/a/c', at), e2b.VolumePathNotFoundError)
+  await volume.remove('/a', at)
+  assert.equal(await volume.exists('/a/b/f', at), false)
+  assert.equal(await Volume.destroy(made.volumeId), true)
+  assert.equal(await Volume.destroy(made.volumeId), false)
+}
+
 cases['secrets'] = async () => {
   const { Secret } = e2b
   const name = 'spec-' + Math.random().toString(36).slice(2)
@@ -588,7 +614,7 @@ cases['templates: a start command runs in every sandbox'] = async () => {
 cases['what there is not is said so'] = async () => {
   await assert.rejects(() => Sandbox.create('no-such-template'), e2b.SandboxError)
   await assert.rejects(() => Sandbox.create({ timeoutMs: 1e9 }), /Timeout cannot be greater than 24 hours/)
-  await assert.rejects(() => Sandbox.create({ volumeMounts: { '/mnt/x': 'vol' } }), /volumes are not offered/)
+  await assert.rejects(() => Sandbox.create({ volumeMounts: { '/mnt/x': 'vol' } }), /volumes cannot be mounted/)
   await assert.rejects(() => Sandbox.connect('inothere0000000000000'), e2b.SandboxNotFoundError)
 }
 

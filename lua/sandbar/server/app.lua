@@ -1,6 +1,7 @@
 -- One request from its head to its answer: whom it is for, who asks, which handler.
 
 local builds = require "sandbar.server.control.builds"
+local content = require "sandbar.server.content"
 local daemon = require "sandbar.server.envd.daemon"
 local errors = require "sandbar.errors"
 local lifecycle = require "sandbar.server.control.lifecycle"
@@ -18,15 +19,14 @@ local signature = require "sandbar.server.signature"
 local snapshots = require "sandbar.server.control.snapshots"
 local templates = require "sandbar.server.control.templates"
 local uploads = require "sandbar.server.control.uploads"
+local volumes = require "sandbar.server.control.volumes"
 
 local app = {}
 
 local OFF = "this server does not offer it"
 
 -- Of the protocol, and not of this server: said so, instead of "no such thing". Whole branches, and single endpoints.
-local ABSENT = {
-  volumes = true, volumecontent = true, nodes = true, admin = true,
-}
+local ABSENT = { nodes = true, admin = true }
 local ABSENT_ROUTES = {
   "POST /v2/templates", "POST /templates", "POST /templates/{template}", "POST /templates/{template}/builds/{build}",
   "GET /teams/{team}/metrics", "GET /teams/{team}/metrics/max",
@@ -43,7 +43,7 @@ local function collect()
     all[route] = { absent, false }
   end
   for _, module in ipairs { sandboxes, lifecycle, listing, logs, keys, secrets, snapshots, templates, builds,
-    uploads } do
+    uploads, volumes } do
     for route, handler in pairs(module.routes) do
       all[route] = { handler, false }
     end
@@ -76,6 +76,8 @@ local function control(server, request, target)
   end
   if target.segments[1] == "_uploads" then
     return uploads.serve(server, request, target)
+  elseif target.segments[1] == "volumecontent" then
+    return content.serve(server, request, target)
   end
   local who = server.keys:check(request.headers)
   if not who then

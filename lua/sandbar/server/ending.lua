@@ -24,6 +24,7 @@ function ending.finish(server)
   server.listener:drain(GRACE)
   server.boxes:shut()
   server.listener:cut()
+  server.volumes:shut()
   builds.stop(server)
 end
 

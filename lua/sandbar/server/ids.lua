@@ -39,6 +39,10 @@ function ids.watcher()
   return "w" .. letters(20)
 end
 
+function ids.volume()
+  return "v" .. letters(20)
+end
+
 function ids.secret()
   return "sec_" .. letters(20)
 end

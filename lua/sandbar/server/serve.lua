@@ -14,6 +14,7 @@ local root_of = require "sandbar.local.root"
 local lifecycle = require "sandbar.server.control.lifecycle"
 local page = require "sandbar.server.page"
 local store = require "sandbar.server.store"
+local volumes = require "sandbar.server.volumes"
 local task = require "sandbar.task"
 
 local DEFAULT_LISTEN = "127.0.0.1:3000"
@@ -74,6 +75,10 @@ function serve.open(opts)
   end
   server.rules, err = rules.open(kept, provider, server.secrets)
   if not server.rules then
+    return nil, err
+  end
+  server.volumes, err = volumes.open(kept, provider)
+  if not server.volumes then
     return nil, err
   end
   server.report = function(text)

@@ -78,7 +78,7 @@ local function check_offered(given)
   if given.iam and next(given.iam.tokens or {}) then
     return nil, refusal(400, "iam is not offered by this server")
   elseif given.volumeMounts and given.volumeMounts[1] then
-    return nil, refusal(403, "volumes are not offered by this server")
+    return nil, refusal(403, "volumes cannot be mounted by this server")
   elseif given.autoPauseMemory == false and not given.autoPause then
     return nil, refusal(400, "autoPauseMemory: false needs autoPause: true")
   elseif given.autoPauseMemory == false and given.autoResume and given.autoResume.enabled == true then

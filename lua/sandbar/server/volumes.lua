@@ -1,0 +1,135 @@
+-- Volumes: directories with files that outlive sandboxes. Each lies in a sandbox of its own that no client sees, so
+-- that what is in it, links and all, leads nowhere else; it sleeps on the disk while nobody uses it.
+
+local core = require "sandbar.core"
+local encode = require "sandbar.server.encode"
+local ids = require "sandbar.server.ids"
+local signature = require "sandbar.server.signature"
+
+local FILE = "volumes.json"
+local LABEL = "sandbar.serve/volume"
+local LIFETIME = 3600 -- seconds that it stays awake after it was asked for last: as long as a transfer may take
+
+local Volumes = {}
+Volumes.__index = Volumes
+
+local volumes = { ROOT = "/volume" }
+
+local function save(self)
+  return self.store:save(FILE, encode.array(self.list))
+end
+
+--- What opens a volume's files.
+function Volumes:token(id)
+  return signature.token(self.store.seed, "volume:" .. id)
+end
+
+--- One by its id, of this team where one is given; or of a team by its name.
+function Volumes:find(id, team)
+  for _, one in ipairs(self.list) do
+    if one.id == id and (not team or one.team == team) then
+      return one
+    end
+  end
+end
+
+function Volumes:named(team, name)
+  for _, one in ipairs(self.list) do
+    if one.team == team and one.name == name then
+      return one
+    end
+  end
+end
+
+--- A team's, the oldest first.
+function Volumes:of(team)
+  local out = {}
+  for _, one in ipairs(self.list) do
+    if one.team == team then
+      out[#out + 1] = one
+    end
+  end
+  return out
+end
+
+-- Adds it to the list before anything is made: of two with one name the second finds the first.
+function Volumes:add(team, name)
+  local one = { id = ids.uuid(), team = team, name = name, sandbox = ids.volume(), created = core.wall() }
+  self.list[#self.list + 1] = one
+  local ok, err = save(self)
+  local box
+  if ok then
+    box, err = self.provider:create { id = one.sandbox, lifetime = LIFETIME, on_expiry = "pause_disk",
+      labels = { [LABEL] = one.id } }
+  end
+  if box then
+    ok, err = box.files:mkdir(volumes.ROOT, { user = "root", mode = "755" })
+    box:close()
+    if ok ~= nil then
+      return one
+    end
+  end
+  self:remove(one)
+  return nil, err
+end
+
+--- True, or nil and an error.
+function Volumes:remove(one)
+  self:forget(one)
+  local ok, err = self.provider:destroy(one.sandbox)
+  if not ok and err.kind ~= "NotFound" then
+    return nil, err
+  end
+  for i, other in ipairs(self.list) do
+    if other == one then
+      table.remove(self.list, i)
+      break
+    end
+  end
+  return save(self)
+end
+
+function Volumes:forget(one)
+  local box = self.boxes[one.id]
+  self.boxes[one.id] = nil
+  if box then
+    box:close()
+  end
+end
+
+--- The sandbox it lies in, awake. Nil and an error.
+function Volumes:open(one)
+  local box = self.boxes[one.id]
+  if box then
+    if box:set_lifetime(LIFETIME) then
+      return box
+    end
+    self:forget(one)
+  end
+  local err
+  box, err = self.provider:connect(one.sandbox, { resume = true, lifetime = LIFETIME })
+  if not box then
+    return nil, err
+  end
+  self:forget(one) -- another task may have been faster
+  self.boxes[one.id] = box
+  return box
+end
+
+--- Lets go of all handles.
+function Volumes:shut()
+  for _, one in ipairs(self.list) do
+    self:forget(one)
+  end
+end
+
+--- Opens them. Nil and an error.
+function volumes.open(store, provider)
+  local list, err = store:load(FILE, {})
+  if not list then
+    return nil, err
+  end
+  return setmetatable({ store = store, provider = provider, list = list, boxes = {} }, Volumes)
+end
+
+return volumes

@@ -20,7 +20,7 @@ local router = require "sandbar.server.router"
 local signature = require "sandbar.server.signature"
 local stamp = require "sandbar.server.stamp"
 
-local ROUNDS = 400
+local ROUNDS = 150
 local SECONDS = tonumber(os.getenv("SPEC_FUZZ_SECONDS") or "")
 local TARGETS = 9
 

@@ -22,26 +22,26 @@ describe("sandbar serve on the wire", function()
   end)
   helper.guard { each = false }
 
-  local client
+  local wire
 
   local function start()
     server = serve.start()
-    client = serve.client(server)
-    port = client.port
+    wire = serve.client(server)
+    port = wire.port
   end
 
   setup(start)
 
   local function ask(...)
-    return client.ask(...)
+    return wire.ask(...)
   end
 
   local function create(fields)
-    return client.create(fields)
+    return wire.create(fields)
   end
 
   local function with(headers, more)
-    return client.with(headers, more)
+    return wire.with(headers, more)
   end
 
   -- The events of a stream and its last payload.

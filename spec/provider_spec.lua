@@ -336,6 +336,25 @@ local sandbar = require "sandbar"
     assert.is_true(sandbar.assert(sandboxes:explain {}).ok)
   end)
 
+  it("showed refused texts of some megabytes whole, which took seconds", function()
+    local long = ("x"):rep(10485760)
+    for clause, spec in pairs {
+      id = { id = long }, snapshot = { snapshot = long }, template = { template = long },
+      ["template.rootfs"] = { template = { rootfs = "/" .. long } }, on_expiry = { on_expiry = long },
+      env = { env = { [long .. "="] = "1" } }, network = { network = long }, ["network.allow"] = { network = { allow = { long } } },
+      user = { user = long }, cwd = { cwd = long },
+    } do
+      refused("InvalidArgument", clause, sandboxes:create(spec))
+      for _, c in ipairs(sandbar.assert(sandboxes:explain(spec)).clauses) do
+        assert.is_true(#c.message < 1000, clause)
+      end
+    end
+    refused("InvalidArgument", "(10485760 bytes)", sandboxes:connect(long))
+    refused("InvalidArgument", "(10485760 bytes)", sandboxes.snapshots:delete(long))
+    assert.has_error(function() sandboxes:create { [long] = true } end)
+    refused("InvalidArgument", ("x"):rep(129), sandboxes:create { id = ("x"):rep(129) })
+  end)
+
   it("guessed what a table meant, and lost numbers on the way (B50)", function()
     local function names(list)
       return table.concat(list, " ")

@@ -148,7 +148,7 @@ function check.nearest(name, known)
   local best, best_distance
   local most = math.max(1, math.floor(#name / 3))
   for key in pairs(known) do
-    if type(key) == "string" then
+    if type(key) == "string" and math.abs(#key - #name) <= most then
       local d = distance(name, key)
       if d <= most and (not best or d < best_distance or (d == best_distance and key < best)) then
         best, best_distance = key, d

@@ -151,6 +151,13 @@ function errors.reported(op, err, errno)
   }
 end
 
+local QUOTED = 200
+
+--- A text that the program gave, for a message. A long one is not shown at all: half a secret would not be known as one.
+function errors.quoted(text)
+  return #text <= QUOTED and ("%q"):format(text) or ("(%d bytes)"):format(#text)
+end
+
 --- `text`, and what a command has written behind it; by itself where that is nothing but blanks.
 function errors.with_output(text, output)
   output = output:match("^%s*(.-)%s*$")

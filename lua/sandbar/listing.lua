@@ -16,7 +16,7 @@ local function flaw(states)
   local n = 0
   for _, name in pairs(states) do
     if not STATES[name] then
-      return ("state: %q is none of running, paused, gone, failed"):format(tostring(name))
+      return ("state: %s is none of running, paused, gone, failed"):format(errors.quoted(tostring(name)))
     end
     n = n + 1
   end

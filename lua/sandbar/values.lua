@@ -29,8 +29,8 @@ values.invalid, values.unsupported = invalid, unsupported
 function values.check_id(id, what)
   what = what or "id"
   if #id < 1 or #id > MAX_ID or not id:match("^%w[%w._-]*$") then
-    return invalid(what, ("%s %q is not 1 to 128 of A-Z a-z 0-9 . _ - with the first one alphanumeric"
-      ):format(what, id))
+    return invalid(what, ("%s %s is not 1 to 128 of A-Z a-z 0-9 . _ - with the first one alphanumeric"
+      ):format(what, errors.quoted(id)))
   end
   return id
 end
@@ -81,8 +81,8 @@ function values.check_env(env, max)
       return invalid("env", "env: names are strings")
     end
     if name == "" or name:find("[=%z]") then
-      return invalid("env", ("env: %q is no name of a variable (empty, or with = or a zero byte)"
-        ):format(name))
+      return invalid("env", ("env: %s is no name of a variable (empty, or with = or a zero byte)"
+        ):format(errors.quoted(name)))
     end
     if type(value) == "string" then
       if value:find("%z") then

@@ -121,7 +121,7 @@ function Driver:pause(id, keep, timeout)
   if keep ~= "memory" and keep ~= "disk" then
     return nil, errors.new {
       kind = "InvalidArgument", op = "pause", id = id,
-      message = ("keep: %q is neither \"memory\" nor \"disk\""):format(keep),
+      message = ("keep: %s is neither \"memory\" nor \"disk\""):format(errors.quoted(keep)),
     }
   end
   local r, err = self:request("pause", timeout, "pause", { id = id, keep = keep })

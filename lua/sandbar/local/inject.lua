@@ -4,6 +4,7 @@
 local audit = require "sandbar.audit"
 local check = require "sandbar.check"
 local core = require "sandbar.core"
+local errors = require "sandbar.errors"
 local values = require "sandbar.values"
 
 local inject = {}
@@ -23,7 +24,7 @@ local function sorted(headers, said)
       return invalid(said, "a table of headers by their names is needed")
     end
     if #name > 128 or not name:find("^[%w!#$%%&'*+.^_`|~-]+$") then
-      return invalid(said, ("%q is no name of a header"):format(name))
+      return invalid(said, ("%s is no name of a header"):format(errors.quoted(name)))
     end
     names[#names + 1] = name
   end
@@ -70,13 +71,13 @@ local function add_rule(out, said, rule)
   end
   for key, value in pairs(rule) do
     if not KEYS[key] then
-      return invalid(said, ("there is no key %q"):format(tostring(key)))
+      return invalid(said, ("there is no key %s"):format(errors.quoted(tostring(key))))
     elseif type(value) ~= KEYS[key] then
       return invalid(said, ("%s is a %s"):format(key, KEYS[key]))
     end
   end
   if not rule.host or core.policy_entry(rule.host) ~= "name" then
-    return invalid(said, ("%q is no host name"):format(tostring(rule.host)))
+    return invalid(said, ("%s is no host name"):format(errors.quoted(tostring(rule.host))))
   end
   if not rule.set_headers or next(rule.set_headers) == nil then
     return invalid(said, "set_headers is missing")

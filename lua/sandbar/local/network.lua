@@ -4,6 +4,7 @@
 local audit = require "sandbar.audit"
 local check = require "sandbar.check"
 local core = require "sandbar.core"
+local errors = require "sandbar.errors"
 local lazy = require "sandbar.lazy"
 local values = require "sandbar.values"
 
@@ -32,7 +33,7 @@ local function entries(list, said, names)
     end
     local what = core.policy_entry(value)
     if not what or (what == "name" and not names) then
-      return invalid("network", ("%s: %q is neither %san address nor a CIDR"):format(said, value,
+      return invalid("network", ("%s: %s is neither %san address nor a CIDR"):format(said, errors.quoted(value),
         names and "a host name, " or ""))
     end
   end
@@ -71,14 +72,15 @@ function network.check(policy, f)
     f.network = policy
     return "allow: TCP and UDP to everywhere but the host itself and link-local addresses"
   elseif type(policy) ~= "table" then
-    return invalid("network", ("network: %q is neither \"allow\", \"deny\" nor a table"):format(tostring(policy)))
+    return invalid("network", ("network: %s is neither \"allow\", \"deny\" nor a table"):format(
+      errors.quoted(tostring(policy))))
   end
   if policy[1] ~= nil then
     return invalid("network", "network: a list by itself says nothing; write network = { allow = { ... } }")
   end
   for key in pairs(policy) do
     if not KEYS[key] then
-      return invalid("network", ("network: there is no key %q"):format(tostring(key)))
+      return invalid("network", ("network: there is no key %s"):format(errors.quoted(tostring(key))))
     end
   end
   if policy.allow == nil then

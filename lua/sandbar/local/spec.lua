@@ -2,6 +2,7 @@
 -- one function: it adds fields of the create request, or says why not. The spec itself is never changed.
 
 local core = require "sandbar.core"
+local errors = require "sandbar.errors"
 local lazy = require "sandbar.lazy"
 local values = require "sandbar.values"
 
@@ -10,6 +11,8 @@ local network = lazy "sandbar.local.network"
 local LIFETIME = 3600
 local MAX_EXECS = 64
 local MAX_ENV = 262144
+local MAX_PATH = 4095
+local MAX_TEXT = { user = 256, cwd = MAX_PATH }
 
 local spec = {}
 
@@ -74,13 +77,16 @@ clause("template", function(s, f)
   end
   for key in pairs(template) do
     if key ~= "rootfs" then
-      return unsupported("template", ("template: %q is not known here, only rootfs"):format(
-        tostring(key)))
+      return unsupported("template", ("template: %s is not known here, only rootfs"):format(
+        errors.quoted(tostring(key))))
     end
   end
   local path = template.rootfs
   if type(path) ~= "string" or path:sub(1, 1) ~= "/" then
     return invalid("template", "template.rootfs: an absolute path is needed")
+  end
+  if #path > MAX_PATH then
+    return invalid("template", ("template.rootfs: a path has %d bytes at most"):format(MAX_PATH))
   end
   local ok, err = no_zero("template", path)
   if not ok then
@@ -105,8 +111,8 @@ end)
 clause("on_expiry", function(s, f, scoped)
   local what = s.on_expiry or (scoped and "destroy" or "pause_disk")
   if what ~= "destroy" and what ~= "pause_disk" and what ~= "pause" then
-    return invalid("on_expiry", ("on_expiry: %q is none of \"pause_disk\", \"pause\", \"destroy\""
-      ):format(what))
+    return invalid("on_expiry", ("on_expiry: %s is none of \"pause_disk\", \"pause\", \"destroy\""
+      ):format(errors.quoted(what)))
   end
   f.on_expiry = what
   return what
@@ -187,6 +193,8 @@ for _, name in ipairs { "user", "cwd" } do
     end
     if value == "" then
       return invalid(name, name .. " is empty")
+    elseif #value > MAX_TEXT[name] then
+      return invalid(name, ("%s: %d bytes at most"):format(name, MAX_TEXT[name]))
     end
     local ok, err = no_zero(name, value)
     f[name] = value

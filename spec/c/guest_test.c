@@ -1504,6 +1504,7 @@ static void test_whole(struct box *b)
     serve_control(b);
 }
 
+#include "guest_burst.h"
 #include "guest_starting.h"
 
 static const struct {
@@ -1515,6 +1516,7 @@ static const struct {
     {"start_errors", test_start_errors},
     {"whole", test_whole},
     {"starting", test_starting},
+    {"burst", test_burst},
     {"pipeline", test_pipeline},
     {"kill", test_kill},
     {"attach", test_attach},
@@ -1553,7 +1555,8 @@ static void run_tests(char **names, int n, int bench)
 
 int main(int argc, char **argv)
 {
-    static char *trees[] = {"kill", "attach", "orphans", "control", "broken_pipeline", "starting"},
+    static char *trees[] = {"kill",     "attach", "orphans", "control", "broken_pipeline",
+                            "starting", "burst"},
                 *users[] = {"exec", "start_errors", "kill", "files", "starting"};
     int plain = argc == 1;
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -1582,10 +1585,10 @@ int main(int argc, char **argv)
         use_userns = 0;
         use_leaves = cgroup2[0] != '\0';
         if (use_leaves)
-            run_tests(trees, 6, 0);
+            run_tests(trees, 7, 0);
         leaf_fds = 3;
         if (use_leaves)
-            run_tests(trees, 6, 0);
+            run_tests(trees, 7, 0);
     }
     remove_leaves();
     printf("%d checks, %d failures\n", checks, failures);

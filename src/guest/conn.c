@@ -314,6 +314,15 @@ static void dispatch(struct request *r)
     }
 }
 
+/* Is the next message one? Seen before it is taken: while leaves are awaited the buffer is the supervisor's. */
+static int begins_command(int fd)
+{
+    struct sb_msg head = {0};
+    return SYS6(__NR_recvfrom, fd, &head, sizeof head, MSG_PEEK | MSG_DONTWAIT, NULL, NULL) ==
+               sizeof head &&
+           head.type == SB_C_EXEC;
+}
+
 static void conn_ready(struct watch *w, uint32_t events)
 {
     struct conn *c = (struct conn *)w;
@@ -329,7 +338,9 @@ static void conn_ready(struct watch *w, uint32_t events)
     /* Whoever knows of a thaw was told by the supervisor, which has told us before. */
     if (guest.frozen != FREEZE_NOT)
         control_catch_up();
-    control_await_leaves();
+    if (guest.nleaves == 0 && guest.leaves_used && guest.leaves_asked != LEAVES_AWAITED &&
+        begins_command(w->fd))
+        control_await_leaves();
     n = msg_receive(w->fd, &r);
     if (n == -EAGAIN || n == -ECONNRESET) /* what it has sent before it went comes next */
         return;

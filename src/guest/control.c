@@ -8,7 +8,7 @@
 
 enum {
     LEAVES_BACK = 4, /* given back at once: as many as come in their place */
-    LEAVES_WAIT_NS = 5000000,
+    LEAVES_WAIT_MS = 500,
 };
 
 void control_send(const struct sb_packer *p)
@@ -125,20 +125,29 @@ void control_need_leaves(void)
     control_send(&p);
 }
 
-/* They take a fraction of a millisecond, and a command without one has a tree that is harder to kill. A supervisor
- * that has not answered in time is not waited for again. */
+/* They take a fraction of a millisecond, or as long as the supervisor waits for a busy processor; and a command without
+ * one has a tree that is harder to kill. Whatever else it sends is taken meanwhile. One that has not answered in time is
+ * stuck, and not waited for again. */
 void control_await_leaves(void)
 {
-    struct {
-        int fd;
-        short events, revents;
-    } p = {guest.control.fd, 1 /* POLLIN */, 0};
-    struct sys_timespec limit = {0, LEAVES_WAIT_NS};
-    if (guest.nleaves > 0 || guest.leaves_asked != LEAVES_ASKED || guest.control.fd < 0)
-        return;
-    guest.leaves_asked = LEAVES_AWAITED;
-    SYS5(__NR_ppoll, &p, 1, &limit, NULL, 8);
-    control_catch_up();
+    uint64_t now = sys_now_ms(), end = now + LEAVES_WAIT_MS;
+    control_need_leaves(); /* unless they are under way */
+    while (guest.nleaves == 0 && guest.leaves_asked == LEAVES_ASKED && guest.control.fd >= 0) {
+        struct {
+            int fd;
+            short events, revents;
+        } p = {guest.control.fd, 1 /* POLLIN */, 0};
+        struct sys_timespec limit = {(long)((end - now) / 1000),
+                                     (long)((end - now) % 1000) * 1000000};
+        SYS5(__NR_ppoll, &p, 1, &limit, NULL, 8);
+        control_catch_up();
+        now = sys_now_ms();
+        if (now >= end) {
+            if (guest.leaves_asked == LEAVES_ASKED)
+                guest.leaves_asked = LEAVES_AWAITED;
+            return;
+        }
+    }
 }
 
 /* Read once, and no copy of it stays in the buffer that every later message goes through. */

@@ -100,7 +100,7 @@ void loop_wake_at(uint64_t ms);
 /* control.c */
 void control_adopt(int fd);
 void control_need_leaves(void);
-void control_await_leaves(void); /* if there are none, and some have been asked for */
+void control_await_leaves(void);
 void control_stop_check(void);
 /* Ends pid 1 if its time is over, else says in how many milliseconds to look again (0: never). */
 uint64_t control_life_tick(void);

@@ -59,6 +59,7 @@ enum {
     F_SEAL_WRITE = 8,
     MSG_CTRUNC = 8,
     MSG_TRUNC = 0x20,
+    MSG_PEEK = 2,
     MSG_DONTWAIT = 0x40,
     MSG_NOSIGNAL = 0x4000,
     MSG_CMSG_CLOEXEC = 0x40000000,

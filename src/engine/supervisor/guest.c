@@ -170,12 +170,16 @@ static void give_leaves(struct sb_box *b, const struct sb_wire_in *in)
     while (sb_read_field(&walk, &v) == 1 && n < SB_LEAVES_MORE)
         if (v.tag == SB_F_LEAF && sb_field_u64(&v, SB_LEAVES_MAX) < SB_LEAVES_MAX)
             back[n++] = (int)sb_field_u64(&v, 0);
-    if (sb_cgroup_more(&b->group, back, n) < 0)
-        return; /* it goes on without: commands then share a group */
+    int rc = sb_cgroup_more(&b->group, back, n);
     sb_pack_begin(&p, buf, sizeof buf, SB_G_LEAVES, 0, 0);
     pack_leaves(&p, &b->group);
-    sb_wire_send(b->guest.fd, &p, b->group.fd, b->group.nfds);
+    if (rc == 0)
+        rc = sb_wire_send(b->guest.fd, &p, b->group.fd, b->group.nfds);
     sb_cgroup_handed(&b->group);
+    if (rc < 0) { /* none: the command shares a group, and the next one asks again */
+        sb_pack_begin(&p, buf, sizeof buf, SB_G_LEAVES, 0, 0);
+        sb_wire_send(b->guest.fd, &p, NULL, 0);
+    }
 }
 
 /* By one that an earlier supervisor started, which may have died while it froze it. */

@@ -14,7 +14,7 @@ local LONG = inside.times(1) > 1
 local IMPOSTOR = [==[
 import os, socket, struct, sys, threading, time
 path, lie = sys.argv[1:]
-REPLY, ERROR, PART, HELLO = 1, 2, 3, 32
+REPLY, ERROR, PART, HELLO, NEXT = 1, 2, 3, 32, 12
 def u64(tag, n): return struct.pack("<HHIQ", tag, 0, 8, n)
 def text(tag, b): return struct.pack("<HHI", tag, 0, len(b)) + b
 def msg(kind, req, fields=b"", magic=0x31524253, flags=0): return struct.pack("<IHHII", magic, kind, flags, req, 0) + fields
@@ -48,6 +48,10 @@ def answer(s, kind, req):
     if what == "slow":
         for i in range(1000):
             s.send(msg(PART, req, text(20, b"x") + text(32, b"running"))); time.sleep(0.05)
+    if what == "bulk":
+        while True: s.send(msg(PART, req, text(20, b"x" * 50000)))
+    if what == "circle": s.send(msg(PART, req, text(20, b"x") + text(32, b"running"))); s.send(msg(REPLY, req, text(NEXT, b"x")))
+    if what == "caught": socket.send_fds(s, [msg(PART, req, text(20, b"x"))], many())
     if what == "unasked":
         while True: s.send(msg(REPLY, 0, greeting))
 def serve(s):
@@ -73,7 +77,7 @@ local LIES = not LONG and { "kinds" } or {
   "error", "kinds", "old", "new", "descriptors", "unasked",
 }
 local LATER = not LONG and { "types" } or { "silent", "noise", "long", "types", "stranger", "question", "twice", "nothing", "error", "kinds", "new",
-  "descriptors", "parts", "slow", "unasked" }
+  "descriptors", "parts", "slow", "bulk", "circle", "caught", "unasked" }
 
 describe("an impostor at the supervisor's socket", function()
   helper.guard { seconds = 25 }
@@ -104,7 +108,7 @@ describe("an impostor at the supervisor's socket", function()
     end)
   end
 
-  local function calls(own)
+  local function calls_of(own)
     return {
       list = function(t) return own:list { timeout = t } end,
       info = function(t) return own:info("x", { timeout = t }) end,
@@ -121,7 +125,7 @@ describe("an impostor at the supervisor's socket", function()
 
   -- All calls, one after the other: each is over in time, and an error is one that can be shown.
   local function tried(lie, own)
-    for name, call in pairs(calls(own)) do
+    for name, call in pairs(calls_of(own)) do
       if LONG or name == "list" or name == "create" or name == "connect" then
         local took = helper.timed(function()
           local r, err = call(0.3)
@@ -163,6 +167,23 @@ describe("an impostor at the supervisor's socket", function()
         end), lie .. " costs descriptors")
       end)
     end
+  end)
+
+  it("who sends answers without end filled the memory of a caller that gave no limit", function()
+    for lie, calls in pairs {
+      ["later parts"] = { "list", "info" }, ["later bulk"] = { "snapshots", "destroy" }, ["later circle"] = { "list" },
+    } do
+      with(lie, function(own)
+        for _, name in ipairs(calls) do
+          local r, err = calls_of(own)[name](false)
+          assert.is_nil(r, lie .. ", " .. name)
+          assert.equal("Protocol", err.kind, lie .. ", " .. name .. ": " .. tostring(err))
+        end
+      end)
+    end
+    with("later parts", function(own)
+      assert.equal("OutcomeUnknown", select(2, own:create { id = "x" }).kind) -- it may have been made
+    end)
   end)
 
   it("who belongs to another user is not spoken to", function()

@@ -57,7 +57,7 @@ function listing.each(driver, opts, op, timeout, deadline)
   if not filter then
     return nil, err
   end
-  local it = { at = 1, page = {}, more = true }
+  local it, been = { at = 1, page = {}, more = true }, {}
   return iterator.new(function()
     while it.at > #it.page do
       if not it.more then
@@ -66,6 +66,12 @@ function listing.each(driver, opts, op, timeout, deadline)
       local page, after = driver:page(filter, it.after, deadline and link.left(deadline) or timeout)
       if not page then
         return nil, link.told(after, timeout)
+      end
+      if after then
+        if been[after] then
+          return nil, errors.new { kind = "Protocol", op = op, message = "the supervisor's list goes round in circles" }
+        end
+        been[after] = true
       end
       it.page, it.at, it.after, it.more = page, 1, after, after ~= nil
     end

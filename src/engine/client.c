@@ -16,6 +16,7 @@
     4 /* of one request, each time with another supervisor, which ended before it answered */
 #define MS 1000000ull
 #define GREET_LIMIT (15000 * MS)
+#define IN_PARTS "an answer in parts that has none"
 #define LATER (20 * MS)
 #define LATER_MAX 500 /* times LATER: a supervisor that takes no connections for ten seconds */
 #define IDLE (1000 * MS)
@@ -141,12 +142,31 @@ static void fail_waiting(struct sb_client *client, const struct sb_error *err)
     }
 }
 
+/* NULL, or why no supervisor of ours has sent this part. */
+static const char *part_is_wrong(struct sb_client_call *call, const struct sb_answer *answer)
+{
+    size_t len = answer->raw_len + sizeof(uint32_t); /* as it is stored */
+    if (answer->nfds > 0 || answer->starved)
+        return "a part with descriptors";
+    if (call->parts == 0)
+        return "an answer with more parts than were asked for";
+    if (call->parts_room < len)
+        return "an answer without end";
+    call->parts--;
+    call->parts_room -= len;
+    return NULL;
+}
+
 static void answered(struct sb_call *inner, const struct sb_answer *answer)
 {
     struct sb_client_call *call = (struct sb_client_call *)inner;
-    if (answer->type == SB_PART && !answer->starved) {
+    if (answer->type == SB_PART) {
+        const char *wrong = part_is_wrong(call, answer);
         call->tries = TRIES; /* what has been delivered cannot be taken back */
-        call->answer(call, answer);
+        if (wrong != NULL)
+            sb_conn_break(&call->client->conn, wrong); /* which answers the call */
+        else
+            call->answer(call, answer);
         return;
     }
     if (call->client->unheard)
@@ -157,8 +177,11 @@ static void answered(struct sb_call *inner, const struct sb_answer *answer)
     }
     if (answer->lost) {
         struct sb_error err = {SB_OK};
-        sb_fail(&err, call->again ? SB_ERR_UNAVAILABLE : SB_ERR_OUTCOME_UNKNOWN,
-                "the supervisor ended before it answered");
+        if (call->again && answer->error->kind == SB_ERR_PROTOCOL)
+            err = *answer->error;
+        else
+            sb_fail(&err, call->again ? SB_ERR_UNAVAILABLE : SB_ERR_OUTCOME_UNKNOWN,
+                    "the supervisor ended before it answered");
         fail_call(call, &err);
         return;
     }
@@ -366,6 +389,10 @@ static void handed(struct sb_call *call, const struct sb_answer *answer)
         (struct sb_client *)((char *)call - offsetof(struct sb_client, hello));
     if (answer->lost)
         return; /* `lost` decides */
+    if (answer->type == SB_PART) {
+        sb_conn_break(&client->conn, IN_PARTS);
+        return;
+    }
     /* It leaves once it sees ours at its door: one that others start when they lose it comes too late. */
     if (answer->error != NULL) {
         stays(client);
@@ -397,8 +424,10 @@ static void greeted(struct sb_call *call, const struct sb_answer *answer)
     struct sb_error err = {SB_OK};
     if (answer->lost)
         return; /* `lost` decides */
-    if (answer->type == SB_PART)
+    if (answer->type == SB_PART) {
+        sb_conn_break(&client->conn, IN_PARTS);
         return;
+    }
     if (client->state != GREETING)
         return; /* a later greeting, for a new linger time */
     if (answer->error != NULL) {

@@ -23,7 +23,8 @@ struct sb_client *sb_client_get(const struct sb_engine *engine);
 
 /* A request to the supervisor, embedded in its owner. `msg` (malloc'ed, made with sb_pack_begin)
  * is owned by the call and wiped when it ends. If the supervisor dies under it, it is sent to the next
- * one when `again` says that this does no harm, a few times; else its end is OutcomeUnknown. */
+ * one when `again` says that this does no harm, a few times; else its end is OutcomeUnknown. Of a supervisor that breaks
+ * the protocol it is Protocol. */
 struct sb_client_call {
     struct sb_call call; /* first */
     void (*answer)(struct sb_client_call *call,
@@ -33,6 +34,9 @@ struct sb_client_call {
     size_t len;
     int again;
     int tries; /* how often it was sent: 0 at its end means that no supervisor has seen it */
+    size_t
+        parts; /* SB_PARTs that a true answer may have: those still to come. Who sends more loses the connection */
+    size_t parts_room; /* and their bytes */
     struct sb_client_call *next;
 };
 void sb_client_call(struct sb_client *client, struct sb_client_call *call);

@@ -28,6 +28,24 @@ static int may_repeat(uint16_t type)
     return type != SB_S_ADVANCE && type != SB_S_SNAPSHOT;
 }
 
+/* The records that a list may come in, by what was asked; of other lists only the bytes are bounded. */
+static size_t most_parts(uint16_t type, const void *fields, size_t len)
+{
+    struct sb_reader all = {fields, (const unsigned char *)fields + len};
+    uint64_t limit;
+    switch (type) {
+    case SB_S_LIST:
+        limit = sb_read_u64(&all, SB_F_LIMIT, SB_LIST_DEFAULT);
+        return limit == 0 || limit > SB_LIST_MAX ? SB_LIST_MAX : (size_t)limit;
+    case SB_S_SNAPSHOTS:
+    case SB_S_TEMPLATES:
+    case SB_S_METRICS:
+        return SIZE_MAX;
+    default:
+        return 0;
+    }
+}
+
 static void request_free(struct request *r)
 {
     if (r->release != NULL) { /* nothing was created, as far as is known */
@@ -218,8 +236,6 @@ struct destroying {
 static void destroyed(struct sb_client_call *call, const struct sb_answer *answer)
 {
     struct destroying *d = (struct destroying *)call;
-    if (answer->type == SB_PART)
-        return;
     if (answer->error != NULL && answer->error->kind == SB_ERR_NOT_FOUND)
         sb_release_finish(d->release, NULL);
     else
@@ -310,6 +326,8 @@ static struct sb_op *submit(struct sb_engine *engine, struct sb_mailbox *mailbox
         sb_pack_bytes(&p, SB_F_TOKEN, token->data, token->len);
     r->call.len = p.len;
     r->call.again = may_repeat(type);
+    r->call.parts = most_parts(type, fields, len);
+    r->call.parts_room = SB_PARTS_MAX - (1u << 20); /* the last answer is stored behind them */
     r->call.answer = answered;
     r->op = op;
     r->engine = sb_object_ref(engine);

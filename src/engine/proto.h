@@ -202,6 +202,8 @@ enum sb_stdio {
 #define SB_PIPE_BYTES 262144 /* wished size of an output pipe; smaller where the kernel refuses */
 #define SB_SPOOL_BYTES (64u << 20) /* kept per stream of SB_IO_SPOOL */
 #define SB_WHOLE_BYTES 16384   /* of each stream: the most that comes with an answer to SB_C_EXEC */
+#define SB_LIST_DEFAULT 100u   /* records in an answer to SB_S_LIST without a limit ... */
+#define SB_LIST_MAX 1000u      /* ... and the most of them */
 #define SB_KEEP_ENDED 256      /* how many ended processes stay attachable ... */
 #define SB_KEEP_ENDED_MS 60000 /* ... and for how long */
 

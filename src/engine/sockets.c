@@ -40,8 +40,6 @@ static void answered(struct sb_client_call *call, const struct sb_answer *answer
     struct request *request = (struct request *)call;
     struct sb_error err = {SB_OK};
     int v4 = -1, v6 = -1;
-    if (answer->type == SB_PART && !answer->starved && !answer->lost)
-        return; /* not an answer to this */
     if (answer->error != NULL) {
         err = *answer->error;
     } else {

@@ -24,8 +24,6 @@
 #include "sockets.h"
 #include "spare.h"
 
-enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
-
 static void done(struct sb_conn *c, uint32_t req)
 {
     struct sb_packer p;
@@ -323,9 +321,9 @@ static int list(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failur
             return sb_failed(f, "InvalidArgument", 0, "after", "not a place in a list");
         memcpy(s.after, v.data, v.len);
     }
-    uint64_t limit = sb_read_u64(&in->fields, SB_F_LIMIT, LIST_DEFAULT);
-    if (limit == 0 || limit > LIST_MAX)
-        limit = LIST_MAX;
+    uint64_t limit = sb_read_u64(&in->fields, SB_F_LIMIT, SB_LIST_DEFAULT);
+    if (limit == 0 || limit > SB_LIST_MAX)
+        limit = SB_LIST_MAX;
     s.box = calloc((size_t)sb_box_count() + 1, sizeof *s.box);
     if (s.box == NULL)
         return sb_failed(f, NULL, ENOMEM, "list", "memory");

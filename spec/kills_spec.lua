@@ -241,10 +241,16 @@ describe("kill -9 of", function()
     it("at any moment leaves sandboxes whole or gone, and the next call works", function()
       with_root(function(root, own)
         sandbar.assert(own:list()) -- the lock file is there once a supervisor has run
+        local notes = helper.dir("notes")
         local killer = helper.start_lua([[
           local inode = io.popen("stat -c %i " .. arg[1] .. "/v1/life.lock"):read("l")
           local seed, rounds = tonumber(arg[2]), tonumber(arg[3])
           math.randomseed(seed)
+          local function note(name)
+            local f = assert(io.open(arg[4] .. "/" .. name, "a"))
+            f:write("x")
+            f:close()
+          end
           print("ready")
           io.stdout:flush()
           local killed = 0
@@ -252,18 +258,21 @@ describe("kill -9 of", function()
             os.execute("sleep " .. math.random() * 0.15)
             for line in io.lines("/proc/locks") do
               local pid, of = line:match("^%d+: FLOCK%s+%S+%s+WRITE%s+(%d+) %x+:%x+:(%d+) ")
-              if of == inode and os.execute("kill -9 " .. pid .. " 2>/dev/null") then killed = killed + 1 end
+              if of == inode then
+                note "begun"
+                killed = killed + (os.execute("kill -9 " .. pid .. " 2>/dev/null") and 1 or 0)
+                note "done"
+              end
             end
           end
           print(killed)
-        ]], { args = { root, os.time(), inside.times(30) }, timeout = 200 })
+        ]], { args = { root, os.time(), inside.times(30), notes }, timeout = 200 })
         local line = killer:line()
         while line == nil do
           line = killer:line()
         end
         local n, unknown = 0, 0
         local over
-        -- Of what is asked of a supervisor the outcome is always known: only a command's may not be.
         local function note(value, err)
           if value == nil then
             local kind = typed(err, "in the loop")
@@ -272,33 +281,54 @@ describe("kill -9 of", function()
           end
           return value, err
         end
-        local function known(value, err)
-          assert.is_not.equal("OutcomeUnknown", err and err.kind, tostring(err))
+        local function kills(how)
+          return lfs.attributes(notes .. "/" .. how, "size") or 0
+        end
+        -- One request goes to four supervisors; on a busy machine all of them may be killed before they answer. The third
+        -- result: how many were killed meanwhile, one too many where the killer was at it in the last moment.
+        local function struck(fn)
+          local before = kills("done")
+          local value, err = fn()
+          return value, err, kills("begun") - before
+        end
+        -- Else the outcome of what is asked of a supervisor is always known: only a command's may not be.
+        local function known(object, method, ...)
+          local given = { n = select("#", ...), ... }
+          local value, err, killed = struck(function() return object[method](object, table.unpack(given, 1, given.n)) end)
+          assert.is_true(not (err and err.kind == "OutcomeUnknown") or killed >= 4,
+            ("%d kills under it: %s"):format(killed, tostring(err)))
           return note(value, err)
+        end
+        local function is_gone(id)
+          local info, err, killed
+          repeat
+            info, err, killed = struck(function() return own:info(id) end)
+          until info or err.kind ~= "Unavailable" or killed < 4
+          assert.equal("NotFound", typed(err, id), id .. " is still there")
         end
         repeat
           n = n + 1
           local id = "b" .. n
-          local box = known(own:create { id = id, lifetime = 300, labels = { n = tostring(n) } })
+          local box, err = known(own, "create", { id = id, lifetime = 300, labels = { n = tostring(n) } })
           if box then
             note(box:exec("echo kept >f", { timeout = 20 }))
-            known(box:set_lifetime(400, { timeout = 20 }))
+            known(box, "set_lifetime", 400, { timeout = 20 })
             if n % 2 == 0 then
-              known(box:pause { keep = n % 4 == 0 and "memory" or "disk", timeout = 20 })
+              known(box, "pause", { keep = n % 4 == 0 and "memory" or "disk", timeout = 20 })
             end
             if n % 8 < 2 then
-              known(box:resume { timeout = 20 })
+              known(box, "resume", { timeout = 20 })
               note(box:exec("echo kept >>f", { timeout = 20 }))
             end
             if n % 5 == 0 then
               note(box:snapshot("s" .. n, { timeout = 20 })) -- not asked for twice: its name would be taken
             end
-            if n % 3 ~= 0 and known(box:destroy { timeout = 20 }) then
-              assert.equal("NotFound", typed(select(2, own:info(id)), id))
+            if n % 3 ~= 0 and known(box, "destroy", { timeout = 20 }) then
+              is_gone(id)
             end
             box:close()
-          else
-            assert.equal("NotFound", typed(select(2, own:info(id)), id .. " was not made"))
+          elseif err.kind ~= "OutcomeUnknown" then
+            is_gone(id)
           end
           over = not helper.proc.alive(killer.pid)
         until over or n > 2000

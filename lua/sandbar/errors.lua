@@ -153,7 +153,7 @@ end
 
 local QUOTED = 200
 
---- A text that the program gave, for a message. A long one is not shown at all: half a secret would not be known as one.
+--- A text that the program gave, for a message. A long one is not shown: half a secret would not be known as one.
 function errors.quoted(text)
   return #text <= QUOTED and ("%q"):format(text) or ("(%d bytes)"):format(#text)
 end

@@ -69,6 +69,13 @@ static void deaths(void)
     CHECK(outcome(ask(SB_S_INFO, "x")) == SB_ERR_UNAVAILABLE);
     CHECK(outcome(ask(SB_S_INFO, "x")) == SB_OK);
     passed("a dead supervisor's requests go to the next one, not for ever");
+
+    fake.hang_up = 1;
+    CHECK(outcome(ask(SB_S_SNAPSHOT, "x")) == SB_ERR_OUTCOME_UNKNOWN); /* it may have been taken */
+    CHECK(outcome(ask(SB_S_INFO, "x")) == SB_OK);
+    fake.dead = 1;
+    CHECK(outcome(ask(SB_S_SNAPSHOT, "x")) == SB_OK && !fake.dead);
+    passed("what may not come twice does not go to one that was dead before");
 }
 
 static struct sb_op *ask_owned(const char *id)

@@ -26,7 +26,8 @@ struct fake {
     _Atomic int pid1; /* the far end of the newest sandbox's connection */
     _Atomic int busy; /* answering: it may still have the descriptor that it has sent */
     _Atomic int hellos, infos, destroys, creates;
-    _Atomic int hang_up;       /* how many more requests are answered by closing the connection */
+    _Atomic int hang_up; /* how many more requests are answered by closing the connection */
+    _Atomic int dead;    /* 1: it hangs up at the next message: a copy of its socket outlived it */
     _Atomic int refuse_create; /* answer create with AlreadyExists */
     _Atomic int deaf;          /* 1: the next create makes it 2, and hangs up once it is 0 */
     _Atomic int lost_creates;  /* those answered by hanging up, and the token of the last one */
@@ -177,6 +178,10 @@ static void *fake_run(void *arg)
             }
             if (fake->hang_up > 0 && head.type != SB_S_HELLO) {
                 fake->hang_up--;
+                break;
+            }
+            if (fake->dead) {
+                fake->dead = 0;
                 break;
             }
             fake->busy = 1;

@@ -30,6 +30,7 @@ enum state {
     GREETING,
     HANDING, /* an older supervisor was asked to leave, so that ours takes its place */
     READY,
+    PROBING, /* as READY, but what waits is sent once the supervisor has been heard again */
 };
 
 /* [io] Never freed: one small struct a root and process generation. */
@@ -213,13 +214,22 @@ static void send_ahead(struct sb_client *client)
 
 static void greet(struct sb_client *client);
 
+/* The connection to a supervisor that was killed does not end before processes it had begun to start have closed their
+ * copies. What may not come twice would be lost there; so it waits for a sign of life. */
+static void probe(struct sb_client *client)
+{
+    sb_timer_clear(&client->timer);
+    client->state = PROBING;
+    greet(client);
+}
+
 void sb_client_call(struct sb_client *client, struct sb_client_call *call)
 {
     call->client = client;
     call->call.answer = answered;
     call->tries = 0;
     client->calls++;
-    if (client->state == READY) {
+    if (client->state == READY && call->again) {
         sb_timer_clear(&client->timer);
         if (client->hello_linger != client->linger_ms)
             greet(client);
@@ -229,6 +239,8 @@ void sb_client_call(struct sb_client *client, struct sb_client_call *call)
     queue_call(client, call);
     if (client->state == IDLE_STATE)
         attempt(client);
+    else if (client->state == READY)
+        probe(client);
     else
         send_ahead(client);
 }
@@ -428,8 +440,12 @@ static void greeted(struct sb_call *call, const struct sb_answer *answer)
         sb_conn_break(&client->conn, IN_PARTS);
         return;
     }
-    if (client->state != GREETING)
+    if (client->state != GREETING && client->state != PROBING)
         return; /* a later greeting, for a new linger time */
+    if (answer->error != NULL && client->state == PROBING) {
+        sb_conn_break(&client->conn, "it greets no more");
+        return;
+    }
     if (answer->error != NULL) {
         err = *answer->error;
         client->unheard = 1;
@@ -444,7 +460,8 @@ static void greeted(struct sb_call *call, const struct sb_answer *answer)
         sb_timer_set(&client->timer, sb_now());
         return;
     }
-    if (sb_read_u64(&answer->fields, SB_F_RELEASE, 0) < SB_RELEASE && !client->asked) {
+    if (sb_read_u64(&answer->fields, SB_F_RELEASE, 0) < SB_RELEASE && !client->asked &&
+        client->state == GREETING) {
         hand_over(client);
         return;
     }
@@ -539,6 +556,7 @@ static void timer_fired(struct sb_timer *timer)
         sb_conn_close(&client->conn, &err);
         break;
     case STARTING:
+    case PROBING:
         break;
     }
 }

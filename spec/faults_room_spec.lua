@@ -2,8 +2,10 @@
 -- check: limit 400
 -- What surrounds a command: the loopbacks a server may be on, what the room has in it, and which descriptors
 -- of the host come along (none).
+local faults = require "spec.support.faults"
 local helper = require "spec.helper"
 local inside = require "spec.support.inside"
+local lfs = require "lfs"
 
 local sandbar = require "sandbar"
 
@@ -31,6 +33,45 @@ describe("the room:", function()
     local r, err = box:port(port):fetch { timeout = 10 }
     return r and r.body or err.kind
   end
+
+  it("is short of descriptors in flight: a port's connection waits for the supervisor's answer", function()
+    helper.need_user()
+    faults.with_root(function(root, own)
+      local box = sandbar.assert(own:create {})
+      local server = sandbar.assert(box:start({ inside.program(box, "answer"), "127.0.0.1", "3200", "here", "both" }))
+      assert.equal("up", server.stdout:read("l", { timeout = 10 }))
+      local port = sandbar.assert(box:port(3200))
+      sandbar.assert(port:connect { timeout = 10 }):close()
+      -- A user may have as many in flight as the one who sends may have open.
+      helper.sh("prlimit --pid %d --nofile=500:", assert(faults.supervisor(root)))
+      local file = helper.scratch() .. "/crowd"
+      local crowd = assert(io.popen(("python3 -c '%s' %s & echo $!; wait"):format(
+        "import os, socket, sys, time; a, b = socket.socketpair(); " ..
+        "[socket.send_fds(a, [b\"x\"], [0] * 250) for _ in range(3)]; open(sys.argv[1], \"w\").close(); time.sleep(60)", file)))
+      local pid = crowd:read("l")
+      finally(function()
+        helper.shell("kill -9 " .. pid)
+        crowd:close()
+        os.remove(file)
+      end)
+      assert.is_truthy(helper.eventually(function() return lfs.attributes(file) end, 20), "no crowd")
+      assert.equal("Timeout", select(2, port:connect { timeout = 0.3 }).kind)
+      local results = sandbar.assert(sandbar.all {
+        function() return { port:connect { timeout = 20 } } end,
+        function()
+          sandbar.sleep(0.1)
+          helper.shell("kill -9 " .. pid)
+          return {}
+        end,
+      })
+      local connection = sandbar.assert(results[1][1], results[1][2])
+      sandbar.assert(connection:write("GET / HTTP/1.0\r\n\r\n"))
+      assert.is_truthy(sandbar.assert(connection:read("a", { timeout = 10 })):find("here", 1, true))
+      connection:close()
+      sandbar.assert(box:destroy())
+      box:close()
+    end)
+  end)
 
   describe("the server listens, but on the wrong loopback (B42)", function()
     it("is reached on each of the four addresses, with v6-only on and off", function()

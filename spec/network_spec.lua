@@ -363,6 +363,40 @@ describe("a network policy", function()
       end)
     end)
 
+    it("lets connections whose names find no place among 64 lookups wait for one: they were reset", function()
+      local ASKER = [[
+import socket
+def ask():
+    s = socket.create_connection(("198.51.100.99", 80), 20)
+    s.send(b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n")
+    return s
+def answer(s):
+    try: return s.recv(100).startswith(b"HTTP/1.1 200")
+    except OSError as e: return e
+asked = [ask() for _ in range(100)]
+try: # what comes behind them: the relay has seen them all then
+    socket.create_connection(("192.0.0.1", 53), 20).recv(1)
+except OSError: pass
+print("asked", flush=True)
+answers = [answer(s) for s in asked]
+print(answers.count(True), set(answers))
+]]
+      with_box(RULES, function(box)
+        assert_ok(box.files:write("/tmp/ask.py", ASKER))
+        local world = assert(reaching.world(), "no netlab around")
+        if select(2, helper.shell("kill -STOP " .. world)) ~= 0 then
+          helper.skip("the world around it is root's")
+        end
+        finally(function()
+          helper.shell("kill -CONT " .. world)
+        end)
+        local p = assert_ok(box:start({ "python3", "/tmp/ask.py" }, { stderr = "stdout" }))
+        assert.equal("asked", p.stdout:read("l", { timeout = 20 }))
+        helper.sh("kill -CONT %d", world)
+        assert.equal("100 {True}", p.stdout:read("l", { timeout = 20 }))
+      end)
+    end)
+
     it("answers for listed names and tells the world of no other", function()
       with_box(RULES, function(box)
         assert.equal(GOOD, hosts(box, "good.test"))

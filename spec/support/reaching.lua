@@ -73,6 +73,20 @@ function reaching.sni(name)
   return "\0\0" .. string.char(0, n + 5, 0, n + 3, 0, 0, n) .. name
 end
 
+-- The process that is the world of this suite's netlab: a child of the ancestor of ours that began as netlab.
+function reaching.world()
+  local all = helper.proc.all()
+  local up = all[helper.proc.self()]
+  while up and up.name ~= "netlab" do
+    up = all[up.parent]
+  end
+  for pid, stat in pairs(all) do
+    if up and stat.parent == up.pid and stat.name == "netlab" then
+      return pid
+    end
+  end
+end
+
 function reaching.denied(box, host, protocol)
   return helper.eventually(function()
     for _, one in ipairs(assert_ok(box:info()).denied) do

@@ -2,6 +2,7 @@
 -- retryable, cause and the fields of its kind; tostring gives one readable line. All text in it has been
 -- through core.redact, so that no live secret shows in an error.
 
+local copied = require "sandbar.copied"
 local core = require "sandbar.core"
 
 local errors = {}
@@ -110,20 +111,11 @@ function errors.from(e, op, extra)
     if getmetatable(e) == Error and (op == nil or e.op) and extra == nil then
       return e
     end
-    local spec = {}
-    for key, value in pairs(extra or {}) do
-      spec[key] = value
-    end
-    for key, value in pairs(e) do
-      spec[key] = value
-    end
+    local spec = copied(extra, e)
     spec.op = spec.op or op
     return errors.new(spec)
   end
-  local spec = {}
-  for key, value in pairs(extra or {}) do
-    spec[key] = value
-  end
+  local spec = copied(extra)
   spec.kind, spec.message, spec.op = "Internal", tostring(e), op
   spec.cause = type(e) ~= "string" and e or nil
   return errors.new(spec)

@@ -3,6 +3,7 @@
 
 local check = require "sandbar.check"
 local command = require "sandbar.command"
+local copied = require "sandbar.copied"
 local core = require "sandbar.core"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
@@ -85,10 +86,7 @@ end
 
 -- The exit as exec's record without text.
 local function exit_record(state, fields)
-  local all = { pid = state.pid }
-  for key, value in pairs(fields) do
-    all[key] = value
-  end
+  local all = copied({ pid = state.pid }, fields)
   state._took = state._took or state._began and core.now() - state._began
   state._exit = all
   local result = record.result(all, nil, nil, state._took)

@@ -1,6 +1,7 @@
 -- The verbs of the `sandbar` program beside `run`: what a shell does with templates.
 
 local compat = require "sandbar.compat"
+local copied = require "sandbar.copied"
 local progress = require "sandbar.progress"
 
 local program = {}
@@ -27,17 +28,11 @@ local function read(path)
   end
   local dir = path:match("^(.*)/") or "."
   dir = dir == "" and "/" or dir
-  local given, steps = {}, {}
-  for key, value in pairs(spec) do
-    given[key] = value
-  end
+  local given, steps = copied(spec), {}
   for i, step in ipairs(type(spec.steps) == "table" and spec.steps or {}) do
     steps[i] = step
     if type(step) == "table" and type(step.copy) == "string" then
-      steps[i] = {}
-      for key, value in pairs(step) do
-        steps[i][key] = value
-      end
+      steps[i] = copied(step)
       steps[i].copy = beside(dir, step.copy)
     end
   end

@@ -2,6 +2,7 @@
 -- provider's (local/spec.lua, e2b/spec.lua).
 
 local check = require "sandbar.check"
+local copied = require "sandbar.copied"
 local lazy = require "sandbar.lazy"
 
 local capabilities, launch = lazy "sandbar.capabilities", lazy "sandbar.launch"
@@ -40,13 +41,6 @@ for _, name in ipairs { "cpus", "disk", "files", "max_commands", "max_concurrent
   LIMITS[name] = "number"
 end
 
-local function copy(into, from)
-  for key, value in pairs(from or {}) do
-    into[key] = value
-  end
-  return into
-end
-
 local DEEP = { labels = true, env = true, limits = true }
 
 -- The spec as it counts: the provider's defaults below it, what it says for this provider above it.
@@ -58,7 +52,7 @@ function shape.merge(defaults, given, provider)
     for _, part in ipairs { layer, own } do
       for key, value in pairs(part) do
         if DEEP[key] then
-          value = copy(copy({}, merged[key]), value)
+          value = copied(merged[key], value)
         end
         merged[key] = value
       end

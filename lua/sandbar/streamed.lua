@@ -1,5 +1,6 @@
 -- exec with on_output or a source of input: on the streams of a started process.
 
+local copied = require "sandbar.copied"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local exec = require "sandbar.exec"
@@ -193,12 +194,7 @@ end
 -- exec's result as far as it is known: `ended` is what the engine says of the end, nil when it has not.
 function Run:result(ended)
   local out, err = self.out.sink, self.err.sink
-  local all = {}
-  for _, fields in ipairs { self.fields, ended } do
-    for key, value in pairs(fields) do
-      all[key] = value
-    end
-  end
+  local all = copied(self.fields, ended)
   local stdout, stderr = text(out), text(err)
   all.dropped, all.dropped_err = out.dropped, err.dropped
   return record.result(all, stdout, stderr, core.now() - self.began)

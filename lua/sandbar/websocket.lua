@@ -3,6 +3,7 @@
 
 local check = require "sandbar.check"
 local context = require "sandbar.context"
+local copied = require "sandbar.copied"
 local core = require "sandbar.core"
 local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
@@ -189,10 +190,7 @@ end
 
 -- The headers to send, as a list.
 local function headers_of(opts)
-  local headers = {}
-  for key, value in pairs(opts.headers or {}) do
-    headers[key] = value
-  end
+  local headers = copied(opts.headers)
   if opts.protocols and opts.protocols[1] then
     local line, err = protocol_line(opts.protocols)
     if not line then

@@ -2,6 +2,7 @@
 -- atomic shows up as a whole or not at all.
 
 local check = require "sandbar.check"
+local copied = require "sandbar.copied"
 local errors = require "sandbar.errors"
 local filecall = require "sandbar.filecall"
 local link_of = require "sandbar.link"
@@ -250,10 +251,7 @@ function methods:write_many(list, opts)
   local deadline = link_of.deadline(timeout) -- of the call, not of each file
   local entries, results, reasons = {}, {}, {}
   for i, item in ipairs(items) do
-    local own = {}
-    for key, value in pairs(opts) do
-      own[key] = value
-    end
+    local own = copied(opts)
     for key, value in pairs(item) do
       if key ~= "path" and key ~= "data" then
         own[key] = value

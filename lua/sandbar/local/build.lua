@@ -1,6 +1,7 @@
 -- Building a template: each step that changes files runs in a sandbox of its own, which begins with the files of the
 -- step before and whose own become a layer. A step whose key is known is not run.
 
+local copied = require "sandbar.copied"
 local core = require "sandbar.core"
 local digest = require "sandbar.digest"
 local errors = require "sandbar.errors"
@@ -160,10 +161,7 @@ local function at_step(step, err)
   if not errors.is(err) or type(err.step) == "number" or FROM_OUTSIDE[err.kind] then
     return err
   end
-  local told = {}
-  for key, value in pairs(err) do
-    told[key] = value
-  end
+  local told = copied(err)
   told.op, told.step, told.cause = OP, step.number, err
   told.message = ("step %d (%s %s): %s"):format(step.number, step.kind, step.text, err.message)
   return errors.new(told)

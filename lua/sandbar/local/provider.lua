@@ -4,6 +4,7 @@
 local audit = require "sandbar.audit"
 local check = require "sandbar.check"
 local compat = require "sandbar.compat"
+local copied = require "sandbar.copied"
 local core = require "sandbar.core"
 local driver = require "sandbar.local.driver"
 local duration = require "sandbar.duration"
@@ -57,10 +58,7 @@ end
 
 -- What a spec with `prepare` asks the engine for: until that is done there is network, and an owner.
 local function open_fields(merged, fields, scoped)
-  local open = {}
-  for key, value in pairs(merged) do
-    open[key] = value
-  end
+  local open = copied(merged)
   open.id, open.network = fields.id, "allow"
   local made, err = spec.fields(open, scoped)
   local proxy = made and network.proxy(merged.network)

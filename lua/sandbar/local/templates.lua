@@ -1,6 +1,7 @@
 -- Named templates: what sandboxes begin with, built of steps. `provider.templates` is the collection.
 
 local check = require "sandbar.check"
+local copied = require "sandbar.copied"
 local errors = require "sandbar.errors"
 local lazy = require "sandbar.lazy"
 local steps = require "sandbar.steps"
@@ -63,10 +64,7 @@ function Collection:build(opts)
       end
     end
   end
-  local given = {}
-  for key, value in pairs(opts) do
-    given[key] = value
-  end
+  local given = copied(opts)
   if given.timeout == nil then
     given.timeout = BUILD_TIMEOUT
   end

@@ -1,6 +1,7 @@
 -- What policies share: their options, the spec they make sandboxes from, ids that stand for any key.
 
 local check = require "sandbar.check"
+local copied = require "sandbar.copied"
 local errors = require "sandbar.errors"
 
 local common = {}
@@ -28,14 +29,7 @@ function common.invalid(op, message)
   return nil, errors.new { kind = "InvalidArgument", op = op, message = message }
 end
 
-local function copy(from)
-  local to = {}
-  for key, value in pairs(from or {}) do
-    to[key] = value
-  end
-  return to
-end
-common.copy = copy
+common.copy = copied
 
 -- What is asked of the machine, which is for the first sandbox to do.
 local ASKED = { "expect", "network", "allow_setuid" }
@@ -45,7 +39,7 @@ local function look(fname, provider, spec, level)
   if not provider.explain then
     return true
   end
-  spec = copy(spec)
+  spec = copied(spec)
   for _, key in ipairs(ASKED) do
     spec[key] = nil
   end
@@ -65,14 +59,14 @@ end
 --- A copy of `spec` with `labels` added; `own` are the keys the policy sets itself. nil and an error where it says
 --- something about these, or the provider would refuse it.
 function common.spec(fname, provider, spec, own, labels, level)
-  spec = copy(spec)
+  spec = copied(spec)
   for _, key in ipairs(own) do
     if spec[key] ~= nil then
       return common.invalid(fname, ("spec.%s: the policy decides that"):format(key))
     end
   end
   if spec.labels == nil or type(spec.labels) == "table" then
-    spec.labels = copy(spec.labels)
+    spec.labels = copied(spec.labels)
     for key, value in pairs(labels) do
       if spec.labels[key] ~= nil and spec.labels[key] ~= value then
         return common.invalid(fname, ("spec.labels: %q is the policy's own"):format(key))

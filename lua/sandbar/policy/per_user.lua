@@ -36,10 +36,7 @@ function methods:get(user, opts)
   end
   local labels = { ["sandbar.policy"] = state.name, ["sandbar.user"] = user }
   local spec = common.copy(state.spec)
-  spec.labels = common.copy(spec.labels)
-  for key, value in pairs(labels) do
-    spec.labels[key] = value
-  end
+  spec.labels = common.copy(spec.labels, labels)
   local box
   box, err = keyed.get("get", state.provider, common.id(state.name, user), labels, spec, least, timeout)
   return box, err

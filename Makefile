@@ -277,7 +277,7 @@ spec-programs: npm $(SPEC_PROGRAMS) $(if $(V),,build/spec/next/sandbar/core.so b
 # what speaks of versions is made anew.
 LATER_next := -DSB_PROTO_VERSION=2 -USB_RELEASE -DSB_RELEASE=2000
 LATER_later := -DSB_PROTO_VERSION=3 -USB_RELEASE -DSB_RELEASE=3000
-LATER_SUPERVISOR := src/engine/supervisor/requests.c src/engine/supervisor/handover.c
+LATER_SUPERVISOR := src/engine/supervisor/hello.c src/engine/supervisor/handover.c
 LATER_CLIENT := src/engine/client.c src/engine/lifecycle.c
 define later_rules
 $$(LATER_SUPERVISOR:%.c=build/spec/$(1)/%.o): build/spec/$(1)/%.o: %.c $$(SUPERVISOR_OBJ)

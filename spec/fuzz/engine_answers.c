@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "engine/conn.c"
+#include "engine/sending.c"
 
 #include "engine/answer.c"
 #include "engine/box.c"

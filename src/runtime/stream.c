@@ -16,165 +16,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "buffer.h"
 #include "internal.h"
 #include "sigpipe.h"
-#include "transfer.h"
+#include "unread.h"
 
 #define HIGH_DEFAULT 262144u
-#define READ_LEAST 32768u  /* asked for in one transfer at first ... */
-#define READ_MOST 262144u  /* ... and as long as transfers come back full */
-#define TURN_MOST 1048576u /* transferred before other sources get their turn */
-
-struct chunk {
-    struct chunk *next;
-    struct sb_stream *stream; /* one reference, the operation's */
-    struct sb_op *op;
-    size_t len, done;
-    char data[];
-};
-
-struct sb_stream {
-    struct sb_object object;
-    pthread_mutex_t lock;    /* guards the rest */
-    struct sb_source source; /* owns the descriptor; only the I/O thread closes it */
-    struct sb_transfer transfer;
-    int readable, writable;
-
-    struct sb_buffer unread;
-    size_t high;
-    size_t room; /* of the next transfer */
-    int eof, read_error;
-    struct sb_op *reader; /* at most one, completer's reference */
-    int tried;            /* the last try got nothing; whoever tries is a reader, too */
-    enum sb_read_mode mode;
-    size_t want;
-
-    struct chunk *head, **tail; /* to be written */
-    int write_error;
-    sb_stream_tap_fn *tap; /* the I/O thread's, as are its argument */
-    void *tap_arg;
-    int tap_blocked; /* it waits for room */
-
-    int half_close; /* asked for: after the queue */
-    int half_closed;
-
-    int closed;  /* asked for; the descriptor goes at the next turn */
-    int paused;  /* reading, at the high mark */
-    int added;   /* to the loop; the I/O thread's */
-    int started; /* was ever posted */
-    int posted;
-    struct sb_post post;
-};
-
-/* ---- what is unread; lock held in all of it ---- */
-
-/* How much may be buffered: more than the high mark only while a reader needs it. */
-static size_t limit(const struct sb_stream *s)
-{
-    size_t need = 0;
-    if ((s->reader != NULL || s->tried) && s->mode != SB_READ_SOME)
-        need = s->mode == SB_READ_EXACT || s->want == SIZE_MAX ? s->want : s->want + 1;
-    return need > s->high ? need : s->high;
-}
-
-/* Reads until the descriptor has no more or the limit is reached. */
-static void fill(struct sb_stream *s)
-{
-    size_t most = limit(s), turn = 0;
-    while (s->readable && !s->closed && !s->eof && s->read_error == 0 && s->unread.len < most &&
-           turn < TURN_MOST) {
-        size_t room = most - s->unread.len < s->room ? most - s->unread.len : s->room;
-        unsigned char *end = sb_buffer_room(&s->unread, room);
-        if (end == NULL) {
-            s->read_error = ENOMEM;
-            break;
-        }
-        ssize_t n = sb_transfer_read(&s->transfer, s->source.fd, end, room);
-        if (n > 0) {
-            s->unread.len += (size_t)n;
-            turn += (size_t)n;
-            if ((size_t)n == s->room && s->room < READ_MOST)
-                s->room *= 2;
-            if ((size_t)n < room)
-                break; /* likely all there was; the loop will tell when there is more */
-        } else if (n == 0 || errno == EIO) { /* a terminal's end */
-            s->eof = 1;
-        } else if (errno == EAGAIN) {
-            break;
-        } else {
-            s->read_error = errno;
-        }
-    }
-    if (s->unread.len == 0 && (s->eof || s->read_error != 0))
-        sb_buffer_drop(&s->unread);
-}
-
-/* Moves `n` bytes into the result. */
-static void take(struct sb_stream *s, size_t n, struct sb_result *r)
-{
-    r->bytes = sb_buffer_take(&s->unread, n);
-    if (r->bytes == NULL) {
-        sb_fail_errno(&r->error, ENOMEM, "read", "cannot take what was read");
-        return;
-    }
-    r->bytes_len = n;
-    if (s->unread.len == 0 && s->eof)
-        sb_buffer_drop(&s->unread);
-}
-
-static void too_long(struct sb_result *r, const char *what, size_t n)
-{
-    sb_fail(&r->error, SB_ERR_LIMIT_EXCEEDED, "%s is longer than %zu bytes", what, n);
-}
-
-/* What is left when no more will come. */
-static int take_rest(struct sb_stream *s, struct sb_result *r)
-{
-    if (s->eof) {
-        if (s->unread.len > 0)
-            take(s, s->unread.len, r);
-        return 1;
-    }
-    if (s->read_error == 0)
-        return 0;
-    sb_fail_errno(&r->error, s->read_error, "read", "cannot read");
-    if (s->read_error == ENOMEM)
-        s->read_error = 0; /* passes */
-    return 1;
-}
-
-static int read_line(struct sb_stream *s, size_t n, struct sb_result *r)
-{
-    size_t len = sb_buffer_line(&s->unread);
-    if (len > 0 && len <= n)
-        take(s, len, r);
-    else if (len > 0 || s->unread.len > n)
-        too_long(r, "the line", n);
-    else
-        return take_rest(s, r);
-    return 1;
-}
-
-/* 1 and the result, or 0: would wait. */
-static int serve(struct sb_stream *s, enum sb_read_mode mode, size_t n, struct sb_result *r)
-{
-    if (s->closed)
-        sb_fail(&r->error, SB_ERR_CLOSED, "the stream is closed");
-    else if (!s->readable)
-        sb_fail(&r->error, SB_ERR_INVALID_ARGUMENT, "the stream is not for reading");
-    else if (mode == SB_READ_LINE)
-        return read_line(s, n, r);
-    else if (mode == SB_READ_SOME && (s->unread.len > 0 || n == 0))
-        take(s, n < s->unread.len ? n : s->unread.len, r);
-    else if (mode == SB_READ_EXACT && s->unread.len >= n)
-        take(s, n, r);
-    else if (mode == SB_READ_ALL && s->unread.len > n)
-        too_long(r, "the rest", n);
-    else
-        return take_rest(s, r);
-    return 1;
-}
 
 /* ---- turns of the I/O thread; lock held, finished operations go to *finished ---- */
 
@@ -186,7 +32,7 @@ static void finish(struct sb_op *op, struct sb_op **finished)
 
 static void finish_chunk(struct sb_stream *s, int error, struct sb_op **finished)
 {
-    struct chunk *chunk = s->head;
+    struct sb_chunk *chunk = s->head;
     struct sb_result *r = sb_op_result(chunk->op);
     r->number = (double)chunk->done;
     r->has_number = 1;
@@ -205,8 +51,8 @@ static void finish_chunk(struct sb_stream *s, int error, struct sb_op **finished
 static void flush(struct sb_stream *s, struct sb_op **finished)
 {
     size_t turn = 0;
-    while (s->head != NULL && turn < TURN_MOST) {
-        struct chunk *chunk = s->head;
+    while (s->head != NULL && turn < SB_STREAM_TURN) {
+        struct sb_chunk *chunk = s->head;
         ssize_t n = -1;
         int error = s->write_error;
         if (error == 0) {
@@ -255,7 +101,7 @@ static void shut(struct sb_stream *s, struct sb_op **finished)
 static void watch(struct sb_stream *s)
 {
     uint32_t events = 0;
-    size_t most = limit(s);
+    size_t most = sb_unread_limit(s);
     /* below half before it goes on, unless somebody waits for what is still to come */
     s->paused = s->paused && s->reader == NULL && !s->tried ? s->unread.len > most / 2
                                                             : s->unread.len >= most;
@@ -281,12 +127,12 @@ static void advance(struct sb_stream *s, struct sb_op **finished)
         shut(s, finished);
         return;
     }
-    fill(s);
+    sb_unread_fill(s);
     flush(s, finished);
     watch(s);
     if (s->write_error != 0 && s->head != NULL) /* could not be watched */
         flush(s, finished);
-    if (s->reader != NULL && serve(s, s->mode, s->want, sb_op_result(s->reader))) {
+    if (s->reader != NULL && sb_unread_serve(s, s->mode, s->want, sb_op_result(s->reader))) {
         finish(s->reader, finished);
         s->reader = NULL;
         watch(s);
@@ -419,7 +265,7 @@ struct sb_stream *sb_stream_new(int fd, int readable, int writable, size_t high,
     s->readable = readable;
     s->writable = writable;
     s->high = high > 0 ? high : HIGH_DEFAULT;
-    s->room = READ_LEAST;
+    s->room = SB_STREAM_FIRST;
     s->tail = &s->head;
     return s;
 }
@@ -467,9 +313,9 @@ struct sb_op *sb_stream_read(struct sb_stream *s, struct sb_mailbox *mailbox,
         s->tried = 0;
         s->mode = mode;
         s->want = n;
-        if (!serve(s, mode, n, r)) {
-            fill(s);
-            done = serve(s, mode, n, r) || kick(s, &r->error) != 0;
+        if (!sb_unread_serve(s, mode, n, r)) {
+            sb_unread_fill(s);
+            done = sb_unread_serve(s, mode, n, r) || kick(s, &r->error) != 0;
         }
         if (done)
             s->reader = NULL;
@@ -497,13 +343,13 @@ int sb_stream_try_read(struct sb_stream *s, enum sb_read_mode mode, size_t n,
         sb_fail(&result->error, SB_ERR_BUSY, "another read of this stream has not ended");
     } else {
         s->tried = 0;
-        done = serve(s, mode, n, result);
+        done = sb_unread_serve(s, mode, n, result);
         if (!done) {
             s->tried = 1;
             s->mode = mode;
             s->want = n;
-            fill(s);
-            done = serve(s, mode, n, result);
+            sb_unread_fill(s);
+            done = sb_unread_serve(s, mode, n, result);
             s->tried = !done;
         }
         if (done ? s->paused && s->unread.len <= s->high / 2 : !s->started || s->paused)
@@ -550,7 +396,7 @@ int sb_stream_take(struct sb_stream *s, void *to, size_t room, size_t *taken, st
     } else {
         done = take_some(s, to, room, taken);
         if (done && *taken == 0)
-            serve(s, SB_READ_SOME, room, &r);
+            sb_unread_serve(s, SB_READ_SOME, room, &r);
         if (done ? s->paused && s->unread.len <= s->high / 2 : !s->started || s->paused)
             kick(s, NULL);
     }
@@ -574,11 +420,11 @@ int sb_stream_at_end(const struct sb_stream *stream)
 
 static void cancel_write(struct sb_op *op, void *owner)
 {
-    struct chunk *chunk = owner;
+    struct sb_chunk *chunk = owner;
     struct sb_stream *s = chunk->stream;
     struct sb_result *r = sb_op_result(op);
     pthread_mutex_lock(&s->lock);
-    struct chunk **at = &s->head;
+    struct sb_chunk **at = &s->head;
     while (*at != chunk)
         at = &(*at)->next;
     if (at == &s->head)
@@ -612,13 +458,13 @@ static int refuse_write(const struct sb_stream *s, struct sb_error *err)
 struct sb_op *sb_stream_write(struct sb_stream *s, struct sb_mailbox *mailbox, const void *data,
                               size_t len)
 {
-    struct chunk *chunk = len < SIZE_MAX - sizeof *chunk ? malloc(sizeof *chunk + len) : NULL;
+    struct sb_chunk *chunk = len < SIZE_MAX - sizeof *chunk ? malloc(sizeof *chunk + len) : NULL;
     struct sb_op *op = chunk != NULL ? sb_op_new(mailbox, cancel_write, chunk) : NULL;
     if (op == NULL) {
         free(chunk);
         return NULL;
     }
-    *chunk = (struct chunk){.stream = s, .op = op, .len = len};
+    *chunk = (struct sb_chunk){.stream = s, .op = op, .len = len};
     if (len > 0)
         memcpy(chunk->data, data, len);
     struct sb_result *r = sb_op_result(op);

@@ -13,12 +13,12 @@
 #include "disk.h"
 #include "freeze.h"
 #include "handover.h"
+#include "hello.h"
 #include "import.h"
 #include "life.h"
+#include "listing.h"
 #include "metrics.h"
 #include "named.h"
-#include "netplace.h"
-#include "relays.h"
 #include "slot.h"
 #include "snapshot.h"
 #include "sockets.h"
@@ -84,57 +84,6 @@ void sb_request_done(struct sb_box *b, const struct sb_waiter *w)
     default:
         done(w->conn, w->req);
     }
-}
-
-static int hello(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
-{
-    static const char *const mode[] = {"root", "subids", "single"};
-    uint64_t version = sb_read_u64(&in->fields, SB_F_VERSION, 0);
-    /* A newer peer serves its predecessor, so that one version more is no obstacle. */
-    if (version == 0 || version + 1 < SB_PROTO_VERSION || version > SB_PROTO_VERSION + 1)
-        return sb_failed(f, "Unsupported", 0, "hello",
-                         "the running supervisor (process %d) speaks protocol version %d and does "
-                         "not serve version %llu",
-                         (int)getpid(), SB_PROTO_VERSION, (unsigned long long)version);
-    c->greeted = true;
-    sup.linger_ms = sb_read_u64(&in->fields, SB_F_LINGER_MS, sup.linger_ms);
-    struct sb_packer p;
-    sb_conn_begin(&p, SB_REPLY, in->head.req);
-    sb_pack_u64(&p, SB_F_VERSION, SB_PROTO_VERSION);
-    sb_pack_u64(&p, SB_F_RELEASE, SB_RELEASE);
-    sb_pack_u64(&p, SB_F_PID, (uint64_t)getpid());
-    sb_pack_str(&p, SB_F_MODE_NAME, mode[sup.mode]);
-    sb_pack_str(&p, SB_F_CAP, sb_cgroup_have() ? "tree_kill=exact" : "tree_kill=descendants");
-    sb_pack_str(&p, SB_F_CAP, "limit_processes");
-    sb_pack_str(&p, SB_F_CAP,
-                sb_cgroup_have() ? "survives_service_stop" : "survives_service_stop=false");
-    sb_pack_str(&p, SB_F_CAP, sup.mode == SB_MODE_SINGLE ? "setuid=false" : "setuid");
-    if (sup.mode == SB_MODE_SINGLE && sup.groups[0] != '\0') {
-        char text[sizeof sup.groups + 24];
-        snprintf(text, sizeof text, "supplementary_groups=%s", sup.groups);
-        sb_pack_str(&p, SB_F_CAP, text);
-        sb_pack_str(&p, SB_F_CAP, "privilege_isolated=false");
-    }
-    struct sb_field_view v;
-    bool all = sb_read_find(&in->fields, SB_F_NETWORK, &v); /* what takes a trial, too */
-    if (all && sb_limits_can(SB_BOUND_MEMORY)) {
-        sb_pack_str(&p, SB_F_CAP, "limit_memory");
-        sb_pack_str(&p, SB_F_CAP, "oom_reported");
-    }
-    if (all && sb_limits_can(SB_BOUND_CPU))
-        sb_pack_str(&p, SB_F_CAP, "limit_cpu");
-    if (all && sb_disk_can())
-        sb_pack_str(&p, SB_F_CAP, "limit_disk");
-    if (all && sb_netplace_works()) {
-        sb_pack_str(&p, SB_F_CAP, "name_rules");
-        sb_pack_str(&p, SB_F_CAP, "deny_over_allow");
-        sb_pack_str(&p, SB_F_CAP, "udp");
-        sb_pack_str(&p, SB_F_CAP, "inject_http");
-        if (sb_tlsrelay_works())
-            sb_pack_str(&p, SB_F_CAP, "inject_https");
-    }
-    sb_conn_send(c, &p, NULL, 0);
-    return 0;
 }
 
 /* The sandbox a request names. */
@@ -237,22 +186,12 @@ static int create(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
     return 0;
 }
 
-static bool labels_match(const struct sb_box *b, const struct sb_wire_in *in)
-{
-    struct sb_reader walk = in->fields;
-    struct sb_field_view v;
-    while (sb_read_field(&walk, &v) == 1)
-        if (v.tag == SB_F_LABEL && !sb_list_has(&b->rec.labels, v.data, v.len))
-            return false;
-    return true;
-}
-
 static int connect_to(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
     struct sb_box *b = named(in, f);
     if (b == NULL)
         return -1;
-    if (!labels_match(b, in))
+    if (!sb_listing_labels_match(b, in))
         return sb_failed(f, "NotFound", 0, "labels", "sandbox %s does not have the expected labels",
                          b->rec.id);
     switch (b->rec.state) {
@@ -276,70 +215,6 @@ static int info(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failur
         b->rec.state = SB_BOX_GONE; /* but for a moment longer its id is taken */
     send_record(c, in->head.req, b, false);
     b->rec.state = state;
-    return 0;
-}
-
-/* Those that match, to be sorted: filter first, then order, then page. */
-struct selection {
-    const struct sb_wire_in *in;
-    struct sb_box **box;
-    int n;
-    char after[SB_ID_MAX + 1];
-};
-
-static void select_box(struct sb_box *b, void *arg)
-{
-    struct selection *s = arg;
-    struct sb_reader walk = s->in->fields;
-    struct sb_field_view v;
-    const char *state = sb_record_state(&b->rec);
-    bool any = false, match = false;
-    if (b->rec.state == SB_BOX_CREATING || b->goal == SB_GOAL_DESTROY ||
-        strcmp(b->rec.id, s->after) <= 0 || !labels_match(b, s->in))
-        return;
-    while (sb_read_field(&walk, &v) == 1)
-        if (v.tag == SB_F_STATE) {
-            any = true;
-            match = match || (v.len == strlen(state) && memcmp(v.data, state, v.len) == 0);
-        }
-    if (!any || match)
-        s->box[s->n++] = b;
-}
-
-static int by_id(const void *a, const void *b)
-{
-    return strcmp((*(struct sb_box *const *)a)->rec.id, (*(struct sb_box *const *)b)->rec.id);
-}
-
-static int list(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
-{
-    struct selection s = {.in = in};
-    struct sb_field_view v;
-    struct sb_packer p;
-    if (sb_read_find(&in->fields, SB_F_AFTER, &v) && v.len != 0) {
-        if (!sb_id_valid((const char *)v.data, v.len))
-            return sb_failed(f, "InvalidArgument", 0, "after", "not a place in a list");
-        memcpy(s.after, v.data, v.len);
-    }
-    uint64_t limit = sb_read_u64(&in->fields, SB_F_LIMIT, SB_LIST_DEFAULT);
-    if (limit == 0 || limit > SB_LIST_MAX)
-        limit = SB_LIST_MAX;
-    s.box = calloc((size_t)sb_box_count() + 1, sizeof *s.box);
-    if (s.box == NULL)
-        return sb_failed(f, NULL, ENOMEM, "list", "memory");
-    sb_box_each(select_box, &s);
-    qsort(s.box, (size_t)s.n, sizeof *s.box, by_id);
-    int n = (uint64_t)s.n > limit ? (int)limit : s.n;
-    for (int i = 0; i < n && c->src.fd >= 0; i++) {
-        sb_conn_begin(&p, SB_PART, in->head.req);
-        sb_record_show(&s.box[i]->rec, &p);
-        sb_conn_send(c, &p, NULL, 0);
-    }
-    sb_conn_begin(&p, SB_REPLY, in->head.req);
-    if (n < s.n)
-        sb_pack_str(&p, SB_F_NEXT, s.box[n - 1]->rec.id);
-    sb_conn_send(c, &p, NULL, 0);
-    free(s.box);
     return 0;
 }
 
@@ -436,7 +311,7 @@ static int resume(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
         return -1;
     if (ms != UINT64_MAX && ms > SB_LIFETIME_MAX_MS)
         return sb_failed(f, "InvalidArgument", 0, "lifetime", "no valid lifetime");
-    if (!labels_match(b, in))
+    if (!sb_listing_labels_match(b, in))
         return sb_failed(f, "NotFound", 0, "labels", "sandbox %s does not have the expected labels",
                          b->rec.id);
     switch (b->rec.state) {
@@ -614,11 +489,11 @@ static int stats(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failu
 
 /* 0: answered, or it will be. -1: the failure is the answer. */
 static int (*const handler[])(struct sb_conn *, const struct sb_wire_in *, struct sb_failure *) = {
-    [0] = hello,
+    [0] = sb_hello,
     [SB_S_CREATE - SB_S_HELLO] = create,
     [SB_S_CONNECT - SB_S_HELLO] = connect_to,
     [SB_S_INFO - SB_S_HELLO] = info,
-    [SB_S_LIST - SB_S_HELLO] = list,
+    [SB_S_LIST - SB_S_HELLO] = sb_listing,
     [SB_S_DESTROY - SB_S_HELLO] = destroy,
     [SB_S_LIFETIME - SB_S_HELLO] = lifetime,
     [SB_S_PAUSE - SB_S_HELLO] = pause_box,

@@ -150,6 +150,25 @@ describe("a process in a hosted sandbox", function()
       assert.equal(0, assert(assert(box:attach(pid)):wait()).exit_code) -- it is known for a while
     end)
 
+    it("on a terminal is typed at and resized by whoever attaches", function()
+      local p = assert(box:start("stty -echo; read a; stty size; echo got $a; read a",
+        { pty = { cols = 80, rows = 24 }, detached = true }))
+      local ref = assert(p:reference())
+      assert(p:close()) -- so that what is written from now on is the next one's
+      local q = assert(box:attach(ref, { timeout = 10 }))
+      assert(q:resize { cols = 90, rows = 20 })
+      assert.equal(5, q.stdin:write "this\n")
+      local text
+      repeat -- perhaps behind an echo of before stty
+        text = assert(q.stdout:read("l", { timeout = 10 }))
+      until text:find "^%d"
+      assert.equal("20 90\r", text)
+      assert.equal("got this\r", q.stdout:read("l", { timeout = 10 }))
+      assert.same({ "/bin/sh", "-c", "stty -echo; read a; stty size; echo got $a; read a" }, box:processes()[1].args)
+      assert.equal(1, q.stdin:write "\n")
+      assert.equal(0, assert(q:wait()).exit_code)
+    end)
+
     it("B-37 A-69 PS-10: what was detached goes on, with nobody reading, and can be owned again", function()
       local p
       sandbar.scope(function(scope)

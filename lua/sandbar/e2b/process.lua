@@ -54,14 +54,16 @@ function Process:release()
   return self._link.rpc:killer():release(self._pid)
 end
 
+local function input(to, pid, terminal)
+  local calls = to.rpc
+  return http.input(calls:port(), calls:target "/process.Process/SendInput",
+    calls:target "/process.Process/CloseStdin", headers.lines(calls:headers "application/proto"), pid, terminal)
+end
+
 --- `run`: see http.run. `fields`: of the request, or of what was found (listed.lua).
 function process.new(to, run, fields)
   local pid, terminal = run:pid(), fields.cols ~= nil or fields.terminal == true
-  local calls, stdin = to.rpc, nil
-  if fields.in_mode ~= 0 then
-    stdin = http.input(calls:port(), calls:target "/process.Process/SendInput",
-      calls:target "/process.Process/CloseStdin", headers.lines(calls:headers "application/proto"), pid, terminal)
-  end
+  local stdin = fields.in_mode ~= 0 and input(to, pid, terminal) or nil
   return setmetatable({ _link = to, _run = run, _pid = pid, _terminal = terminal, _stdin = stdin }, Process)
 end
 
@@ -70,10 +72,15 @@ end
 local Watched = setmetatable({}, { __index = Process })
 Watched.__index = Watched
 
-local function nothing() -- luacheck: ignore 212
+local function nothing()
 end
 
-Watched.stdin, Watched.stdout, Watched.stderr, Watched.exited = nothing, nothing, nothing, nothing
+Watched.stdout, Watched.stderr, Watched.exited = nothing, nothing, nothing
+
+function Watched:stdin()
+  self._stdin = self._stdin or input(self._link, self._pid, self._terminal)
+  return self._stdin
+end
 
 function Watched:tail() -- luacheck: ignore 212
   return ""
@@ -86,9 +93,9 @@ function Watched:wait()
   return op or error(err, 0)
 end
 
---- Of what was found: it can be waited for.
+--- Of what was found: it can be written to and waited for.
 function process.watched(to, fields)
-  return setmetatable({ _link = to, _pid = fields.pid }, Watched)
+  return setmetatable({ _link = to, _pid = fields.pid, _terminal = fields.terminal == true }, Watched)
 end
 
 return process

@@ -32,6 +32,14 @@ describe("files of a hosted sandbox", function()
 
   local ENTRY = table.concat({ "f", "/f", "file", "3", "420", "0", "0", "root", "root", "1000000000", "", "" }, "\0")
 
+  local function source()
+    local n = 0
+    return function()
+      n = n + 1
+      return n < 4 and ("x"):rep(n) or nil
+    end
+  end
+
   local function runs()
     local all = table.concat(daemon.runs, " ")
     daemon.runs = {}
@@ -157,13 +165,6 @@ describe("files of a hosted sandbox", function()
     assert.is_true(sent == long)
     assert.equal("800000", last.size)
     assert.equal("begin commit", runs())
-    local function source()
-      local n = 0
-      return function()
-        n = n + 1
-        return n < 4 and ("x"):rep(n) or nil
-      end
-    end
     sandbar.assert(files:write("/d/f", source()))
     assert.equal("xxxxxx", sent)
     assert.equal("6", last.size)
@@ -241,6 +242,10 @@ describe("files of a hosted sandbox", function()
       out:say "+"
       out:finish()
     end
+    for _, data in ipairs { "no time", source() } do -- nothing is sent, so nothing has to be taken back
+      kind("Timeout", files:write("/f", data, { timeout = 0 }))
+    end
+    assert.equal("", runs())
     kind("OutcomeUnknown", files:write("/f", "cut"))
     assert.equal("write abort", runs())
     assert.equal(asked.name, name)

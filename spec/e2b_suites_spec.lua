@@ -21,7 +21,7 @@ local OTHERWISE = {
   ["says that the kernel has dropped events, and goes on with a fresh look"] = "it ends",
 }
 
-describe("hosted:", function()
+local function suite(name)
   local server, boxes
 
   busted.setup(function()
@@ -41,25 +41,29 @@ describe("hosted:", function()
   helper.guard { each = false, growth = 24 }
 
   -- The provider is there when the tests run.
-  local later = setmetatable({}, { __index = function(_, name)
+  local later = setmetatable({}, { __index = function(_, method)
     return function(_, ...)
-      return boxes[name](boxes, ...)
+      return boxes[method](boxes, ...)
     end
   end })
   local own = setmetatable({ open = function()
     return later
   end, guard = function() end }, { __index = helper })
   local env = setmetatable({}, { __index = _ENV }) -- luacheck: ignore 113
-  function env.require(name)
-    return name == "spec.helper" and own or require(name)
+  function env.require(module)
+    return module == "spec.helper" and own or require(module)
   end
-  function env.it(name, fn)
-    local why = OTHERWISE[name]
-    it(name, why and function()
+  function env.it(what, fn)
+    local why = OTHERWISE[what]
+    it(what, why and function()
       return helper.skip(why)
     end or fn)
   end
-  for _, name in ipairs { "files", "faults_files", "glob", "upload", "file_handle", "watch" } do
-    assert(loadfile((os.getenv("SPEC_TREE") or ".") .. ("/spec/%s_spec.lua"):format(name), "t", env))()
-  end
-end)
+  assert(loadfile((os.getenv("SPEC_TREE") or ".") .. ("/spec/%s_spec.lua"):format(name), "t", env))()
+end
+
+for _, name in ipairs { "files", "faults_files", "glob", "upload", "file_handle", "watch" } do
+  describe("hosted:", function()
+    suite(name)
+  end)
+end

@@ -241,12 +241,15 @@ function file.is(handle)
 end
 
 --- For C code that moves its bytes: the native file, where in it that begins, and what is to be told how many it moved.
---- Nil and Closed.
+--- Nil and Closed, or Unsupported: no file of this machine's.
 function file.lend(handle)
   local state = state_of(handle)
   local ok, err = usable(state, "read")
   if not ok then
     return nil, err
+  elseif state._native.remote then
+    return nil, errors.new { kind = "Unsupported", op = "read", path = state.path,
+      message = "a file of a hosted sandbox is read and written, not lent" }
   end
   return state._native, state._pos, function(n)
     reading.forget(state)

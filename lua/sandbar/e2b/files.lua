@@ -192,9 +192,9 @@ local function asked_of(fields)
   return asked
 end
 
--- After a failure with `err`: what may be there all the same goes.
-local function take_back(self, op, err, asked, fields)
-  if work.UNTOLD[err.kind] then
+-- After a failure with `err`: what may be there all the same goes. Without time nothing was sent.
+local function take_back(self, op, timeout, err, asked, fields)
+  if timeout ~= 0 and work.UNTOLD[err.kind] then
     abort(self, op, filecall.UNDO_LIMIT, { token = { name = asked.name }, path = fields.path, user = fields.user })
   end
 end
@@ -204,7 +204,7 @@ local function begin(self, op, timeout, fields)
   local asked = asked_of(fields)
   local text, err = work.run(self, op, timeout, "begin", asked, fields.user)
   if not text then
-    take_back(self, op, err, asked, fields)
+    take_back(self, op, timeout, err, asked, fields)
     return nil, err
   end
   local kind, temp, real, path = text:match("^(%a)%z(%Z+)%z(%Z+)%z(%Z+)%z$")
@@ -238,7 +238,7 @@ local function write_short(self, op, timeout, fields, data)
   asked.append = fields.append == 1 and 1 or nil
   local text, err = work.feed(self, op, timeout, "write", asked, fields.user, data)
   if not text then
-    take_back(self, op, err, asked, fields)
+    take_back(self, op, timeout, err, asked, fields)
     return nil, errors.from(err, op, { path = fields.path })
   end
   return as_entry(text, op)

@@ -62,6 +62,9 @@ function work.start(self, op, timeout, name, fields, user, max, held)
         message = ("what is asked for is longer than %d bytes"):format(MOST_ARGUMENT) }
     end
   end
+  if timeout == 0 then
+    return nil, wait.not_now(op)
+  end
   local native, err = self:native(timeout, op)
   local running
   if native then

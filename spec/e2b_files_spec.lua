@@ -144,6 +144,18 @@ describe("files of a hosted sandbox", function()
     assert.truthy(sandbar.assert(files:temp_dir()):find "^/tmp/sandbar%-")
   end)
 
+  it("took the end of a line in a name for the end of the path", function()
+    for _, dir in ipairs { "lines/one\ntwo", "lines/three\n" } do
+      assert.equal("f\n", sandbar.assert(files:write(dir .. "/f\n", "here")).name)
+      assert.equal("here", files:read(dir .. "/f\n"))
+      sandbar.assert(files:move(dir .. "/f\n", dir .. "/g"))
+      assert.equal("here", files:read(dir .. "/g"))
+      sandbar.assert(files:remove(dir, { recursive = true }))
+      assert.is_false(files:exists(dir))
+    end
+    sandbar.assert(files:remove("lines", { recursive = true }))
+  end)
+
   it("the vendor's metadata are extended attributes", function()
     sandbar.assert(files:write("tagged", "x", { xattrs = { ["user.e2b.purpose"] = "test" } }))
     assert.equal("test", files:stat("tagged", { xattrs = true }).xattrs["user.e2b.purpose"])

@@ -8,6 +8,7 @@ local helper = require "spec.helper"
 local serve = require "spec.support.serve"
 
 local json = require "sandbar.json"
+local signature = require "sandbar.server.signature"
 
 describe("sandbar serve and two teams:", function()
   local server, client, other, id, headers
@@ -81,6 +82,12 @@ describe("sandbar serve and two teams:", function()
     for _, path in ipairs { "/v2/sandboxes", "/sandboxes", "/v2/sandboxes?metadata=of%3Done" } do
       for _, one in ipairs(client.get(200, "GET", path, nil, other)) do
         assert.equal(own, one.sandboxID)
+      end
+    end
+    -- The filter took the place of the team in the labels that are looked for.
+    for _, path in ipairs { "/v2/sandboxes", "/sandboxes" } do
+      for _, label in ipairs { "team%3Dkey-" .. signature.hash(server.key):sub(1, 16), "template%3Dbase" } do
+        assert.same({}, client.get(200, "GET", path .. "?metadata=sandbar.serve/" .. label, nil, other))
       end
     end
     local both = client.get(200, "GET", ("/sandboxes/metrics?sandbox_ids=%s,%s"):format(id, own), nil, other).sandboxes

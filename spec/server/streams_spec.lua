@@ -119,6 +119,15 @@ describe("output of commands through sandbar serve", function()
     other:close()
   end)
 
+  it("stood still for a client that wants signs of life without a pause", function()
+    client.ping = "1e-300"
+    local events = client:start("read x", "proto", true)
+    for i = 1, 5 do
+      assert.equal(i .. "\n", (client:run("echo " .. i)))
+    end
+    events:close()
+  end)
+
   -- Its task asked again and again, without a pause, whether it may send a sign of life.
   it("a client that does not read for longer than a sign of life takes costs nothing", function()
     client.ping = "0.02"

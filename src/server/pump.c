@@ -482,7 +482,7 @@ struct sb_op *sb_exchange_take_file(struct sb_exchange *exchange, struct sb_mail
     struct sb_call *call = call_of(exchange, NULL, run_in, part != NULL ? part->early.len : 0);
     if (call != NULL)
         call->pump->in = 1;
-    if (call != NULL && call->len > 0)
+    if (call != NULL && part != NULL && call->len > 0)
         memcpy(call->data, part->early.data, call->len);
     return submit_file(call, mailbox, file, offset, SB_FILE_REST,
                        part != NULL ? &part->delimiter : NULL);

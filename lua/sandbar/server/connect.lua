@@ -17,6 +17,7 @@ local wait = require "sandbar.wait"
 local MAX_MESSAGE = 67108864 -- bytes of a request
 local READ_TIMEOUT = 60 -- seconds for the whole of a request's message
 local KEEPALIVE = 90 -- seconds between signs of life, where the client says nothing
+local KEEPALIVE_LEAST = 0.01 -- what a client may ask for: a wait of no time would let nobody else have a turn
 
 local connect = {}
 
@@ -79,7 +80,7 @@ end
 
 function connect.keepalive_of(headers)
   local seconds = tonumber(headers:get("keepalive-ping-interval") or "")
-  return seconds and seconds > 0 and seconds < 86400 and seconds or KEEPALIVE
+  return seconds and seconds > 0 and seconds < 86400 and math.max(seconds, KEEPALIVE_LEAST) or KEEPALIVE
 end
 
 -- The one message in a stream's request, or nil and a failure.

@@ -46,7 +46,7 @@ sub remove { my ($name, $shown) = @_;
   $where = $shown;
   rmdir $name or $! == 2 }
 sub remove_tree { my $p = shift;
-  my ($dir, $name) = $p =~ m{^(.*)/([^/]+)$};
+  my ($dir, $name) = $p =~ m{^(.*)/([^/]+)\z}s;
   chdir($dir eq "" ? "/" : $dir) && remove $name, $where = $p }
 $do{remove} = sub {
   my @s = st $path, 1 or fail "stat", $path;
@@ -111,7 +111,7 @@ $do{move} = sub {
   done if rename $path, $path2;
   fail "rename", $! == 2 ? $path : $path2 if $! != 18;
   my @s = st $path, 1 or fail "stat", $path;
-  my ($dir) = $path2 =~ m{^(.*)/};
+  my ($dir) = $path2 =~ m{^(.*)/}s;
   my $temp = below $dir || "/", ".sb-" . random;
   my $ok = S_ISDIR($s[0]) ? copy_tree $path, $temp, 1, undef, @s : copy_one $path, $temp, 1, @s;
   if (!$ok || !rename $temp, $path2) { my $errno = $! + 0; remove_tree $temp; fail "rename", $path2, $errno }
@@ -121,7 +121,7 @@ $do{move} = sub {
   writing = [==[
 # The directory and the name that a write goes to, the links behind the path followed.
 sub target { my $exclusive = shift;
-  my ($dir, $name) = $path =~ m{^(.*)/([^/]+)$} or fail "open", $path, 21;
+  my ($dir, $name) = $path =~ m{^(.*)/([^/]+)\z}s or fail "open", $path, 21;
   $dir = "/" if $dir eq "";
   if (!st "$dir/") {
     fail "open", $path if $! != 2 || !arg "parents";
@@ -131,8 +131,8 @@ sub target { my $exclusive = shift;
   my ($links, $t) = 0;
   while (!$exclusive && defined($t = readlink $name)) {
     fail "open", $path, 40 if ++$links > 40;
-    $t =~ s{(?<=.)/+$}{}s;
-    my ($d, $n) = $t =~ m{^(.*/)([^/]*)$}s ? ($1, $2) : ("", $t);
+    $t =~ s{(?<=.)/+\z}{}s;
+    my ($d, $n) = $t =~ m{^(.*/)([^/]*)\z}s ? ($1, $2) : ("", $t);
     fail "open", $path, 21 if $n eq "" || $n eq "." || $n eq "..";
     $name = $n;
     $d eq "" or chdir $d or fail "open", $path;
@@ -201,7 +201,7 @@ sub publish { my ($kind, $temp, $old_name) = @_;
     drop;
   }
   @s = st $old_name, 1 or fail "stat", $path;
-  done entry $old_name =~ m{([^/]+)$}, $path, @s }
+  done entry $old_name =~ m{([^/]+)\z}, $path, @s }
 $do{commit} = sub { publish arg("kind"), arg("temp"), arg("real") };
 # All of it by itself, for as much as comes through its input.
 $do{write} = sub {
@@ -225,7 +225,7 @@ $do{hold} = sub {
   $framed = 1;
   my $flags = arg "oflags";
   if ($flags & O_CREAT && arg "parents") {
-    my ($dir) = $path =~ m{^(.*)/};
+    my ($dir) = $path =~ m{^(.*)/}s;
     parents $path if !st "$dir/" and $! == 2;
   }
   my @s = st $path;

@@ -5,7 +5,7 @@ return {
   files = [==[
 $do{stat} = sub {
   my @s = st $path, arg("nofollow") or fail "stat", $path;
-  done entry $path =~ m{([^/]+)$} ? $1 : "/", $path, @s };
+  done entry $path =~ m{([^/]+)\z} ? $1 : "/", $path, @s };
 $do{readlink} = sub {
   my $t = readlink $path;
   fail "readlink", $path, $! + 0, $! == 22 && "not a link" if !defined $t;

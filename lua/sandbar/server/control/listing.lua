@@ -58,6 +58,9 @@ end
 local function matching(server, team, want)
   local labels = { [boxes.PREFIX .. "team"] = team }
   for name, value in pairs(want.metadata) do
+    if name:sub(1, #boxes.PREFIX) == boxes.PREFIX then -- no metadata has such a name, and the team is one of them
+      return {}
+    end
     labels[name] = value
   end
   local list, err = server.provider:list { labels = labels }

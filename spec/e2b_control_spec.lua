@@ -658,6 +658,19 @@ describe("the control plane of E2B", function()
       assert.equal(1, #boxes:list())
       assert.equal(before, #boxes.snapshots:list())
     end)
+
+    it("fork(n) that failed half way gave up the copies that could not be destroyed at once", function()
+      local box = create()
+      plane:faults {
+        { method = "POST", path = "^/v2/sandboxes$", skip = 1, ["do"] = "status", status = 429 },
+        { method = "DELETE", path = "^/sandboxes/", times = 1, ["do"] = "status", status = 500 },
+      }
+      kind("RateLimited", plane:open({ retries = 0 }):connect(box.id):fork(2))
+      assert.is_truthy(helper.eventually(function()
+        return #boxes:list() == 1
+      end, 15))
+      plane:faults {}
+    end)
   end)
 
   describe("templates", function()

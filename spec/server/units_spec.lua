@@ -12,8 +12,10 @@ local multipart = require "sandbar.server.multipart"
 local network = require "sandbar.server.network"
 local process = require "sandbar.server.envd.process"
 local router = require "sandbar.server.router"
+local sandbar = require "sandbar"
 local signature = require "sandbar.server.signature"
 local stamp = require "sandbar.server.stamp"
+local store = require "sandbar.server.store"
 
 local function headers(t)
   return {
@@ -285,6 +287,40 @@ describe("JSON that is written", function()
     assert.equal('"a\239\191\189é\\u0000\\n\\"\\\\"', encode.value('a\255é\0\n"\\'))
     assert.equal("\239\191\189\239\191\189", encode.text("\192\175"))
     assert.equal(("\239\191\189"):rep(3), encode.text("\237\160\128")) -- a surrogate
+  end)
+end)
+
+describe("the store", function()
+  it("kept an older text, when two tasks saved the same file", function()
+    local dir = helper.dir()
+    local kept = sandbar.assert(store.open(dir))
+    for round = 1, 10 do
+      local list, tasks = {}, {}
+      for i = 1, 8 do
+        tasks[i] = function()
+          list[i] = round * i
+          return kept:save("list", list)
+        end
+      end
+      sandbar.assert(sandbar.all(tasks))
+      assert.same(list, kept:load("list"))
+    end
+    assert.equal("list\nseed\n", helper.sh("ls " .. dir .. "/serve"))
+    helper.remove(dir)
+  end)
+
+  it("says why a file could not be written, and writes the next one", function()
+    local dir = helper.dir()
+    local kept = sandbar.assert(store.open(dir))
+    sandbar.assert(kept:save("list", { 1 }))
+    helper.sh(("mv %s/serve %s/away"):format(dir, dir))
+    local none, err = kept:save("list", { 2 })
+    assert.is_nil(none)
+    assert.equal("NotFound", err.kind)
+    helper.sh(("mv %s/away %s/serve"):format(dir, dir))
+    sandbar.assert(kept:save("list", { 3 }))
+    assert.same({ 3 }, kept:load("list"))
+    helper.remove(dir)
   end)
 end)
 

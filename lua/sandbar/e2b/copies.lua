@@ -52,8 +52,11 @@ end
 local function undo(driver, made, snapshot)
   task.shield(function()
     for _, r in pairs(made) do
-      r.driver:destroy(r.fields.id, UNDO)
-      r.release:cancel()
+      if r.driver:destroy(r.fields.id, UNDO) then
+        r.release:cancel()
+      else
+        r.release:fire() -- which goes on trying for a while
+      end
     end
     driver:delete_snapshot(snapshot, UNDO)
   end)

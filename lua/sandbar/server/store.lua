@@ -6,6 +6,7 @@ local encode = require "sandbar.server.encode"
 local errors = require "sandbar.errors"
 local hosttree = require "sandbar.hosttree"
 local json = require "sandbar.json"
+local nested = require "sandbar.nested"
 local signature = require "sandbar.server.signature"
 local wait = require "sandbar.wait"
 
@@ -41,8 +42,7 @@ function Store:read(name)
   return text
 end
 
---- Replaces a file. True, or nil and an error.
-function Store:write(name, text)
+local function replace(self, name, text)
   local part = ("%s.%s"):format(name, core.uuid())
   local file, err = hosttree.at(OP, "create", self.dir, part, nil, PRIVATE_FILE)
   if not file then
@@ -62,6 +62,35 @@ function Store:write(name, text)
     return nil, errors.from(err, OP)
   end
   return true
+end
+
+--- Replaces a file. True, or nil and an error. Of one file's writes one is under way at a time, or an older text could
+--- come last; who waits for its turn is content with a later one's, which knows of both.
+function Store:write(name, text)
+  local turn = self.turns[name] or { asked = 0, kept = 0 }
+  self.turns[name] = turn
+  turn.asked, turn.text = turn.asked + 1, text
+  local mine = turn.asked
+  while turn.writing do
+    local ok, err = wait.on(turn.writing, false, OP)
+    if not ok then
+      return nil, err
+    elseif turn.kept >= mine then
+      return true
+    end
+  end
+  local upto, signal = turn.asked, wait.signal()
+  turn.writing = signal
+  local called, ok, err = nested.pcall(replace, self, name, turn.text)
+  turn.writing = nil
+  if called and ok then
+    turn.kept = upto
+  end
+  wait.fire(signal)
+  if not called then
+    error(ok, 0)
+  end
+  return ok, err
 end
 
 --- A table out of a file; `default` when there is none; nil and an error when it makes no sense.
@@ -92,7 +121,7 @@ function store.open(root)
   if not ok then
     return nil, errors.from(err, OP)
   end
-  local self = setmetatable({ dir = dir }, Store)
+  local self = setmetatable({ dir = dir, turns = {} }, Store)
   self.seed, err = self:read("seed")
   if err then
     return nil, err

@@ -242,6 +242,28 @@ describe("the way to the control plane of E2B", function()
       kind("Unavailable", boxes:create { lifetime = 60 })
     end)
 
+    it("B33: an undone create deleted the first of a list that nobody had filtered", function()
+      local labels, other = { sandboxID = "none", text = "}]\"" }, nil
+      fault { method = "POST", path = "^/v2/sandboxes$", ["do"] = "hold" }
+      sandbar.run(function()
+        local task = sandbar.spawn(function()
+          return boxes:create { lifetime = 60, labels = labels }
+        end)
+        assert(helper.eventually(function()
+          sandbar.sleep(0.005)
+          return count(plane:calls(), "POST /v2/sandboxes") > 0
+        end))
+        other = assert_ok(boxes:create { lifetime = 60, labels = labels }) -- the newest is the first of the list
+        fault { method = "GET", path = "sandbar-token", ["do"] = "all" } -- what the release looks for
+        task:cancel()
+        task:wait()
+      end)
+      assert(helper.eventually(function()
+        local list = boxes:list()
+        return #list == 1 and list[1].provider_id == other.provider_id
+      end))
+    end)
+
     it("a create that nobody waits for any more leaves nothing", function()
       fault { method = "POST", path = "^/v2/sandboxes$", ["do"] = "hold" }
       sandbar.run(function()

@@ -120,13 +120,15 @@ end
 
 --- What deletes a thing by HTTP on every path out: the recipe, and the release that is to be made of it. `lines` are
 --- the headers of its requests. Made before the thing is; recipe:bind(target) when it is known by name. Until then
---- `find` (a target) is asked, and what has `key` in the answer is deleted below `prefix`.
+--- `find` (a target) is asked for a list; the entry in it that holds `mark` has under `key` what is deleted below
+--- `prefix`.
 function http.recipe(port, fields)
   local lines, err = headers.lines(fields.headers)
   if not lines then
     return nil, err
   end
-  return native.recipe(port, fields.is_key, fields.id, lines, fields.find, fields.key, fields.prefix, fields.suffix)
+  return native.recipe(port, fields.is_key, fields.id, lines, fields.find, fields.key, fields.prefix, fields.suffix,
+    fields.mark)
 end
 
 --- Starts a request: its operation, and what the body is written to when it comes in pieces. nil and an error

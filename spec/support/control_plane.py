@@ -7,6 +7,7 @@
 #     lose, hold   does it, then closes without an answer, or says nothing;  cut  does it, then sends half of the answer
 #     twin     does it, and once more with the same body, `before` or after it
 #     pause    pauses the sandbox that the path names before it does anything
+#     all      does it as if it had been asked without a filter
 #     meet     waits for `count` requests that do the same; 503 when they do not come
 #   GET /_log      every request since the last look: method, path, headers, body, running (how many there were then)
 import ctypes
@@ -387,7 +388,8 @@ class Handler(BaseHTTPRequestHandler):
                     create(body, time.time() - 5)
                 if do == "pause":
                     find(self.path.split("/sandboxes/")[1].split("/")[0])["state"] = "paused"
-                done = serve(self.command, self.path, body, authorized)
+                path = self.path.split("?")[0] if do == "all" else self.path
+                done = serve(self.command, path, body, authorized)
                 if do == "twin" and not f.get("before"):
                     create(body, time.time() + 5)
             except Refused as refused:

@@ -18,7 +18,7 @@ struct sb_recipe {
     struct sb_port *port;
     struct sb_slice *headers;
     size_t header_count;
-    char *find, *key, *prefix, *suffix;
+    char *find, *mark, *key, *prefix, *suffix;
     _Atomic(char *) target;
     /* [io] while it runs */
     struct sb_release *running;
@@ -36,6 +36,7 @@ static void free_memory(struct sb_recipe *recipe)
     }
     free(recipe->headers);
     free(recipe->find);
+    free(recipe->mark);
     free(recipe->key);
     free(recipe->prefix);
     free(recipe->suffix);
@@ -115,31 +116,80 @@ static int is_blank(char c)
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-/* The first plain string that `key` has in some JSON; 0: there is none. */
+/* Behind the end of the string that begins at `at`. */
+static const char *string_end(const char *at, const char *end)
+{
+    for (at++; at < end && *at != '"'; at++)
+        if (*at == '\\')
+            at++;
+    return at < end ? at + 1 : end;
+}
+
+/* The next object in a JSON array, up to its end; NULL: there is no more. */
+static const char *next_entry(const char *at, const char *end, size_t *len)
+{
+    const char *from = NULL;
+    int depth = 0;
+    while (at < end) {
+        if (*at == '"') {
+            at = string_end(at, end);
+            continue;
+        }
+        if (*at == '{' && depth++ == 0)
+            from = at;
+        at++;
+        if (at[-1] == '}' && depth > 0 && --depth == 0) {
+            *len = (size_t)(at - from);
+            return from;
+        }
+    }
+    return NULL;
+}
+
+/* The plain string that `key` has in the object at `at`, not in one inside it; 0: there is none. */
 static size_t value_of(const char *key, const char *at, size_t len, char *value)
 {
     size_t key_len = strlen(key);
     const char *end = at + len;
-    for (; (at = memmem(at, (size_t)(end - at), key, key_len)) != NULL; at++) {
-        const char *from = at + key_len;
-        if (at[-1] != '"' || from >= end || *from++ != '"') /* it does not begin the text */
+    int depth = 0;
+    while (at < end) {
+        const char *from = at;
+        depth += *at == '{' || *at == '[' ? 1 : *at == '}' || *at == ']' ? -1 : 0;
+        at = *at == '"' ? string_end(at, end) : at + 1;
+        if (depth != 1 || *from != '"' || (size_t)(at - from) != key_len + 2 ||
+            memcmp(from + 1, key, key_len) != 0)
             continue;
-        while (from < end && (is_blank(*from) || *from == ':'))
-            from++;
-        if (from >= end || *from++ != '"')
-            continue;
+        while (at < end && (is_blank(*at) || *at == ':'))
+            at++;
+        if (at >= end || *at++ != '"')
+            return 0;
         size_t n = 0;
-        while (from + n < end && n < VALUE_MOST &&
-               ((from[n] >= 'a' && from[n] <= 'z') || (from[n] >= '0' && from[n] <= '9') ||
-                from[n] == '-'))
+        while (at + n < end && n < VALUE_MOST &&
+               ((at[n] >= 'a' && at[n] <= 'z') || (at[n] >= '0' && at[n] <= '9') || at[n] == '-'))
             n++;
-        if (n > 0 && from + n < end && from[n] == '"') {
-            memcpy(value, from, n);
-            value[n] = '\0';
-            return n;
-        }
+        if (n == 0 || at + n >= end || at[n] != '"')
+            return 0;
+        memcpy(value, at, n);
+        value[n] = '\0';
+        return n;
     }
     return 0;
+}
+
+/* The value of `key` in the first entry of the list that holds the mark: who was asked may have answered with more
+ * than what was asked for. 0: there is none. */
+static size_t find_marked(const struct sb_recipe *recipe, const char *at, size_t len, char *value)
+{
+    const char *end = at + len, *entry;
+    size_t entry_len = 0, n = 0;
+    while (at < end && is_blank(*at))
+        at++;
+    if (at >= end || *at++ != '[' || recipe->mark == NULL)
+        return 0;
+    for (; n == 0 && (entry = next_entry(at, end, &entry_len)) != NULL; at = entry + entry_len)
+        if (memmem(entry, entry_len, recipe->mark, strlen(recipe->mark)) != NULL)
+            n = value_of(recipe->key, entry, entry_len, value);
+    return n;
 }
 
 static void on_found(void *arg, const struct sb_answered *answer)
@@ -152,8 +202,7 @@ static void on_found(void *arg, const struct sb_answered *answer)
         finish(recipe, &err);
         return;
     }
-    const char *body = (const char *)answer->body;
-    if (answer->body_len < 2 || value_of(recipe->key, body + 1, answer->body_len - 1, value) == 0) {
+    if (find_marked(recipe, (const char *)answer->body, answer->body_len, value) == 0) {
         sb_fail(&err, SB_ERR_UNAVAILABLE, "it was asked for, and there is no sign of it yet");
         finish(recipe, &err);
         return;
@@ -214,8 +263,9 @@ static int copy_lines(struct sb_recipe *recipe, const struct sb_recipe_options *
 
 static int copy_texts(struct sb_recipe *recipe, const struct sb_recipe_options *options)
 {
-    const char *from[] = {options->find, options->key, options->prefix, options->suffix};
-    char **to[] = {&recipe->find, &recipe->key, &recipe->prefix, &recipe->suffix};
+    const char *from[] = {options->find, options->mark, options->key, options->prefix,
+                          options->suffix};
+    char **to[] = {&recipe->find, &recipe->mark, &recipe->key, &recipe->prefix, &recipe->suffix};
     for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
         *to[i] = from[i] != NULL ? strdup(from[i]) : NULL;
         if (from[i] != NULL && *to[i] == NULL)

@@ -2,8 +2,8 @@
  * Lua runs any more.
  *
  * A recipe is made before the thing is asked for, so that there is no moment at which it exists without a release.
- * Until it is bound to a target it looks the thing up: `find` is asked for, and what has `key` in the JSON that comes
- * is deleted below `prefix`. Nothing found is no success: the thing may be on its way. */
+ * Until it is bound to a target it looks the thing up: `find` is asked for, and in the JSON list that comes the entry
+ * that holds `mark` has under `key` what is deleted below `prefix`. Nothing found is no success: the thing may be on its way. */
 #ifndef SB_HTTP_RECIPE_H
 #define SB_HTTP_RECIPE_H
 
@@ -16,6 +16,7 @@ struct sb_recipe_options {
     const struct sb_slice *headers; /* "Name: value" lines of every request */
     size_t header_count;
     const char *find;   /* GET target, NULL: there is nothing to look for before it is bound */
+    const char *mark;   /* a text that only the thing's own entry has; with `find` */
     const char *key;    /* "sandboxID" */
     const char *prefix; /* "/sandboxes/" */
     const char *suffix; /* behind the value of `key`, "" */

@@ -10,7 +10,7 @@
 #include "http.h"
 #include "lines.h"
 
-/* recipe(port, is_key, id, lines, find | nil, key | nil, prefix | nil, suffix | nil) -> recipe, release */
+/* recipe(port, is_key, id, lines, find | nil, key | nil, prefix | nil, suffix | nil, mark | nil) -> recipe, release */
 static int new_recipe(lua_State *L)
 {
     struct sb_port *port = sb_lua_check_object(L, 1, &sb_port_type);
@@ -21,8 +21,9 @@ static int new_recipe(lua_State *L)
         .key = luaL_optstring(L, 6, "id"),
         .prefix = luaL_optstring(L, 7, "/"),
         .suffix = luaL_optstring(L, 8, ""),
+        .mark = luaL_optstring(L, 9, NULL),
     };
-    lua_settop(L, 8);
+    lua_settop(L, 9);
     options.headers = sb_lua_check_lines(L, 4, &options.header_count);
     struct sb_error err = {SB_OK};
     struct sb_release *release = NULL;

@@ -151,7 +151,7 @@ local function recipe_for(client, plan, token)
     return nil, err
   end
   return http.recipe(port, {
-    id = plan.id, headers = client:lines(), key = "sandboxID", prefix = client:target("/sandboxes/"),
+    id = plan.id, headers = client:lines(), key = "sandboxID", prefix = client:target("/sandboxes/"), mark = token,
     find = client:target("/v2/sandboxes", {
       { "metadata", address.filter(identity.filter { id = plan.id, token = token }) },
       { "state", "running,paused" },

@@ -113,6 +113,33 @@ describe("a command in a hosted sandbox that nobody waits for", function()
     assert_killed "8110"
   end)
 
+  it("went on when what was to kill it could not be started, and counted as killed", function()
+    local said
+    -- For a while there is no shell, which does the killing.
+    local without = assert(box:start([[read -r gone; mv /usr/bin/sh /usr/bin/sh.away 2>&1 && echo gone
+      read -r back; mv /usr/bin/sh.away /usr/bin/sh]], { user = "root", stdin = "pipe", stdout = "pipe" }))
+    sandbar.run(function()
+      local task = sandbar.spawn(function()
+        return box:exec(command "8111")
+      end)
+      repeat
+        sandbar.sleep(0.02)
+      until box:exec("test -e /tmp/8111").ok
+      assert(without.stdin:write("gone\n"))
+      said = without.stdout:read("l")
+      task:cancel "enough"
+      task:wait()
+    end)
+    local refused = box:exec("true") == nil
+    assert(without.stdin:write("back\n"))
+    assert(without:wait())
+    assert_killed "8111"
+    if said ~= "gone" then
+      helper.skip("the shell cannot be taken away here: " .. said)
+    end
+    assert.is_true(refused)
+  end)
+
   it("went on when the program ended right after it was cancelled, or in the middle of it", function()
     for name, code in pairs {
       ["8106"] = [[

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "e2b/envelope.h"
+#include "e2b/event.h"
 #include "e2b/wire.h"
 #include "http/core.h"
 #include "http/fetch.h"
@@ -164,10 +166,33 @@ static int ask(struct sb_doomed *d, const char *target, const struct lines *line
     return d->fetch != NULL ? 0 : -1;
 }
 
+static int look_at_end(void *arg, unsigned flags, const unsigned char *payload, size_t len)
+{
+    int *failed = arg;
+    if ((flags & SB_ENVELOPE_END) != 0)
+        *failed = (flags & SB_ENVELOPE_COMPRESSED) != 0 ? -1 : sb_end_failed(payload, len);
+    return 0;
+}
+
+/* Whether the helper's stream came to its end and that says nothing of an error: whatever the daemon has against a
+ * command, the status of the answer is 200. */
+static int has_run(const struct sb_answered *answer)
+{
+    struct sb_envelopes envelopes = {0};
+    int failed = -1;
+    if (answer->body_len > 0)
+        sb_envelopes_feed(&envelopes, answer->body, answer->body_len, look_at_end, &failed);
+    sb_envelopes_free(&envelopes);
+    return failed == 0;
+}
+
 static void on_killed(void *arg, const struct sb_answered *answer)
 {
     struct sb_error err = {0};
-    finish(arg, judge(answer, &err) < 0 ? &err : NULL);
+    int rc = judge(answer, &err);
+    if (rc > 0 && !has_run(answer))
+        rc = sb_fail(&err, SB_ERR_UNAVAILABLE, "what was to kill it could not be started");
+    finish(arg, rc < 0 ? &err : NULL);
 }
 
 static int start_helper(struct sb_doomed *d, struct sb_error *err)

@@ -8,6 +8,7 @@ local reply = require "sandbar.server.reply"
 local signature = require "sandbar.server.signature"
 local stamp = require "sandbar.server.stamp"
 local tree = require "sandbar.server.envd.tree"
+local users = require "sandbar.server.envd.users"
 local volumes = require "sandbar.server.volumes"
 
 local CHUNK = 262144
@@ -264,19 +265,6 @@ local function failed(request, failure)
   return reply.json(request, status, { code = CODES[status] or "internal", message = message })
 end
 
--- A path within the volume: it begins with a slash, and leads nowhere out.
-local function clean(text)
-  local parts = {}
-  for part in text:gmatch("[^/]+") do
-    if part == ".." then
-      parts[#parts] = nil
-    elseif part ~= "." then
-      parts[#parts + 1] = part
-    end
-  end
-  return "/" .. table.concat(parts, "/")
-end
-
 --- Answers a request for a volume's files.
 function content.serve(server, request, target)
   local id, kind = target.segments[2] or "", target.segments[3] or ""
@@ -298,7 +286,7 @@ function content.serve(server, request, target)
   if not box then
     return failed(request, err)
   end
-  local status, value = call(box, clean(target.query.path), target.query, request)
+  local status, value = call(box, users.clean(target.query.path), target.query, request)
   if status == true then
     return true
   elseif not status then

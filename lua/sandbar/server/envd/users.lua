@@ -31,7 +31,8 @@ function users.find(box, name)
   return unknown(name)
 end
 
-local function clean(path)
+--- An absolute path without "." and "..": it leads nowhere above "/".
+function users.clean(path)
   local parts = {}
   for part in path:gmatch("[^/]+") do
     if part == ".." then
@@ -42,6 +43,8 @@ local function clean(path)
   end
   return "/" .. table.concat(parts, "/")
 end
+
+local clean = users.clean
 
 --- The absolute path that `path` is for a user, or nil and a failure. `workdir`: what no path is (the home where nil).
 function users.path(path, user, workdir)

@@ -174,9 +174,9 @@ describe("files of a hosted sandbox", function()
     assert.equal(500009, files:stat("moved").size)
     kind("NotFound", files:open "held")
     kind("AlreadyExists", files:open("moved", "wx"))
-    helper.eventually(function()
+    assert.is_truthy(helper.eventually(function()
       return box:exec("pgrep -c perl").stdout == "0\n"
-    end)
+    end))
   end)
 
   it("carries trees both ways", function()

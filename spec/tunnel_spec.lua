@@ -144,10 +144,10 @@ describe("a tunnel to an origin", function()
     each(function(open)
       local ws = assert(open "/flood")
       local last, now = -1, 0
-      helper.eventually(function() -- it has come to a stop
+      assert.is_truthy(helper.eventually(function() -- it has come to a stop
         last, now = now, tonumber((assert(open "/sent"):receive { timeout = 20 }))
         return now > 0 and now == last
-      end, 20)
+      end, 20))
       assert.is_true(now * 65536 < 64 * 1048576, now)
       for _ = 1, 40 do
         assert.equal(65536, #assert(ws:receive { timeout = 20 }))

@@ -9,6 +9,13 @@ local serve = {}
 
 local KEYS = { "e2b_" .. ("a1"):rep(20), "e2b_" .. ("b2"):rep(20) }
 
+--- Whether, within some seconds, no process in the hosted sandbox has a command line that fits the pattern.
+function serve.has_ended(box, pattern)
+  return helper.eventually(function()
+    return box:exec({ "pgrep", "-f", pattern }).stdout == ""
+  end) or false
+end
+
 --- Starts one: { url, key, other_key (of another team), stop() }. `args`: more of its command line.
 function serve.start(args)
   local keys = helper.write_file(helper.scratch() .. "/keys", table.concat(KEYS, "\n") .. "\n")

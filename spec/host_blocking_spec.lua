@@ -19,6 +19,31 @@ describe("a plain script", function()
     task:wait()
   end)
 
+  it("hears of everything else beside a task whose waits are over at once", function()
+    local r = helper.run_lua(([[
+      local sandbar = require "sandbar"
+      local own = sandbar.assert(sandbar.open { root = %q, linger = 0 })
+      local box = sandbar.assert(own:create_scoped())
+      local over
+      local rounds = 0
+      local spinner = sandbar.spawn(function()
+        while not over do
+          sandbar.sleep(0)
+          rounds = rounds + 1
+        end
+      end)
+      for _ = 1, 3 do
+        print(sandbar.assert(box:exec({ "true" }, { timeout = 1 })).ok)
+      end
+      over = true
+      spinner:wait()
+      print(rounds > 10)
+      box:destroy()
+    ]]):format(helper.dir("spun")), { timeout = 60 })
+    assert.equal("", r.stderr)
+    assert.equal("true\ntrue\ntrue\ntrue\n", r.stdout)
+  end)
+
   it("waits as long as it was told", function()
     local took = helper.timed(sandbar.sleep, "30ms")
     assert.is_true(took >= 0.03 and took < 1, took)

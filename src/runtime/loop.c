@@ -33,6 +33,7 @@
 
 #define HOLD 1000000 /* ns that the loop may stand still between two waits ... */
 #define HOLD_MAX 4   /* ... up to so many times that, while there is nothing to do in between */
+#define LOOK 1000000 /* ns a waiter may leave the sources unseen */
 #define SHORT 3      /* a wait is, as long as it lasts no more than so many times the hold */
 
 enum loop_state { LOOP_NONE, LOOP_RUNNING, LOOP_STOPPING, LOOP_STOPPED };
@@ -55,6 +56,7 @@ static struct {
     uint64_t takes_over; /* BY_NOBODY: when our thread takes over */
     /* ---- the driver's own */
     struct sb_mailbox *touched;
+    uint64_t looked;        /* when a waiter last had looked at the sources */
     unsigned worked;        /* turns with something to do since our thread took over */
     struct sb_mailbox *own; /* of the waiter that drives: it sees for itself what is there */
 } loop = {
@@ -291,7 +293,9 @@ static void give_back(int at_once)
     leave_to_nobody(at_once ? 0 : loop.hold);
 }
 
-/* Signals arrive only while it sleeps, so that no handler runs in the middle of a turn. */
+/* Signals arrive only while it sleeps, so that no handler runs in the middle of a turn. A wait that is over at
+ * once looks at the sources nevertheless, if nobody has for LOOK: a program of such waits, a task that
+ * sleeps for 0 s again and again, would keep everybody else's input from being read. */
 static int drive(struct sb_mailbox *own, int (*over)(void *arg), void *arg, uint64_t deadline)
 {
     sigset_t all, old, asleep;
@@ -302,16 +306,21 @@ static int drive(struct sb_mailbox *own, int (*over)(void *arg), void *arg, uint
     sigaddset(&asleep, SIGPIPE); /* a turn may have left one pending */
     waiter_drives = 1;
     loop.own = own;
-    for (;;) {
+    for (int looked = 0;; looked = 1) {
         work_off();
         uint64_t ns = may_sleep(&stop), now = sb_now();
-        if (over(arg)) {
+        int done = over(arg);
+        if (looked)
+            loop.looked = now;
+        if (done && (stop || now - loop.looked < LOOK)) {
             result = 1;
             break;
         }
-        if (stop || now >= deadline)
+        if (!done && (stop || now >= deadline))
             break;
-        if (deadline != SB_NEVER && deadline - now < ns)
+        if (done)
+            ns = 0;
+        else if (deadline != SB_NEVER && deadline - now < ns)
             ns = deadline - now;
         if (sb_sources_turn(ns, &asleep) == SB_TURN_SIGNAL) {
             result = -1;

@@ -22,6 +22,7 @@ end
 --- Its listener is closed: answers end, at the latest after GRACE; then nothing of it is left. Sandboxes go on.
 function ending.finish(server)
   server.listener:drain(GRACE)
+  server.spread:shut()
   server.boxes:shut()
   server.listener:cut()
   server.volumes:shut()

@@ -1,52 +1,72 @@
 -- The network settings of sandboxes whose requests get headers, as their clients gave them: with names in the place of
--- secrets. They hold as they were given also after a resume, in copies, and once a secret has another value.
+-- secrets. They hold as they were given also after a resume, in copies, and once a secret has another value. Kept
+-- before a sandbox is there or has them: of those that name a secret which changes none is missed.
+--
+-- Settings are { team, config, internet }.
 
+local nested = require "sandbar.nested"
 local network = require "sandbar.server.network"
+local wait = require "sandbar.wait"
 
 local FILE = "rules.json"
+local PATIENCE = 20 -- seconds that a sandbox has to take a policy
 
 local Rules = {}
 Rules.__index = Rules
 
 local rules = {}
 
--- Those of sandboxes that are gone are dropped.
+-- Those of sandboxes that are gone are dropped. Everything may change while one is asked for.
 local function prune(self)
+  local ids = {}
   for id in pairs(self.map) do
-    local info, err = self.provider:info(id)
-    if not info and err.kind == "NotFound" or info and info.state == "gone" then
-      self.map[id] = nil
+    ids[#ids + 1] = id
+  end
+  for _, id in ipairs(ids) do
+    if not self.coming[id] then
+      local info, err = self.provider:info(id)
+      if not info and err.kind == "NotFound" or info and info.state == "gone" then
+        self.map[id] = nil
+      end
     end
   end
 end
 
---- A sandbox's settings: { team, config, internet }, or nil where it has no rules.
+--- Settings out of what a client gave.
+function rules.settings(team, config, internet)
+  return {
+    team = team, internet = internet,
+    config = { allowOut = config.allowOut, denyOut = config.denyOut, rules = config.rules },
+  }
+end
+
+local function has_rules(own)
+  return own ~= nil and own.config.rules ~= nil and next(own.config.rules) ~= nil
+end
+
+--- A sandbox's settings, or nil where it has no rules.
 function Rules:of(id)
   return self.map[id]
 end
 
---- What a sandbox has from now on. True, or nil and an error.
-function Rules:put(id, team, config, internet)
-  local has = config and config.rules and next(config.rules) ~= nil
-  if not has and not self.map[id] then
+-- What a sandbox has from now on. True, or nil and an error.
+local function put(self, id, own)
+  own = has_rules(own) and own or nil
+  if not own and not self.map[id] then
     return true
   end
+  self.map[id] = own
   prune(self)
-  self.map[id] = has and {
-    team = team, internet = internet,
-    config = { allowOut = config.allowOut, denyOut = config.denyOut, rules = config.rules },
-  } or nil
   return self.store:save(FILE, self.map)
 end
 
---- The policy of a sandbox's settings now, or nil and a refusal. A header whose secret is gone is in it no more.
+--- The policy of settings now, or nil and a refusal. A header whose secret is gone is in it no more.
 function Rules:policy(own)
   return network.policy(own.config, own.internet, self.secrets:values(own.team), true)
 end
 
---- Has a sandbox keep to its settings as they are now. True, or nil and a failure.
-function Rules:apply(id, box)
-  local own = self.map[id]
+local function apply(self, id, box, own)
+  own = own or self.map[id]
   if not own then
     return true
   end
@@ -54,14 +74,72 @@ function Rules:apply(id, box)
   if not policy then
     return nil, err
   end
-  return box:update_network(policy)
+  return box:update_network(policy, { timeout = PATIENCE })
 end
 
---- The ids of a team's sandboxes whose rules name a secret.
+--- Has a sandbox keep to settings, to its own where none are given, as they are now. True, or nil and a failure. One
+--- at a time: the policy that was made last has to come last.
+function Rules:apply(id, box, own)
+  while self.turns[id] do
+    local ok, err = wait.on(self.turns[id], nil, "update_network")
+    if not ok then
+      return nil, err
+    end
+  end
+  local signal = wait.signal()
+  self.turns[id] = signal
+  local called, ok, err = nested.pcall(apply, self, id, box, own)
+  self.turns[id] = nil
+  wait.fire(signal)
+  if not called then
+    error(ok, 0)
+  end
+  return ok, err
+end
+
+--- Makes a sandbox with these settings, whose policy of just now `spec` has: its handle, or nil and an error.
+function Rules:create(spec, own)
+  if not has_rules(own) then
+    return self.provider:create(spec)
+  end
+  local known, box = self.secrets.changes, nil
+  self.coming[spec.id] = true
+  local ok, err = put(self, spec.id, own)
+  if ok then
+    box, err = self.provider:create(spec)
+  end
+  self.coming[spec.id] = nil
+  if box and self.secrets.changes ~= known then
+    ok, err = self:apply(spec.id, box)
+    if not ok then
+      box:close()
+      self.provider:destroy(spec.id)
+      return nil, err
+    end
+  elseif not box then
+    self.map[spec.id] = nil
+  end
+  return box, err
+end
+
+--- A running sandbox has other settings. True, or nil and a failure: then it has what it had.
+function Rules:change(id, box, own)
+  local before = self.map[id]
+  self.map[id] = own
+  local ok, err = self:apply(id, box, own)
+  if not ok then
+    self.map[id] = before
+    return nil, err
+  end
+  return put(self, id, own)
+end
+
+--- The ids of the sandboxes whose rules name a secret of a team; of all that name any where none is given.
 function Rules:naming(team, name)
   local out = {}
   for id, own in pairs(self.map) do
-    if own.team == team and network.names(own.config.rules)[name] then
+    local names = network.names(own.config.rules)
+    if not name and next(names) or name and own.team == team and names[name] then
       out[#out + 1] = id
     end
   end
@@ -74,7 +152,9 @@ function rules.open(store, provider, secrets)
   if not map then
     return nil, err
   end
-  return setmetatable({ store = store, provider = provider, secrets = secrets, map = map }, Rules)
+  return setmetatable({
+    store = store, provider = provider, secrets = secrets, map = map, coming = {}, turns = {},
+  }, Rules)
 end
 
 return rules

@@ -7,6 +7,7 @@ local ids = require "sandbar.server.ids"
 
 local FILE = "secrets.json"
 
+-- `changes`: how often one has had another value, or none.
 local Secrets = {}
 Secrets.__index = Secrets
 
@@ -68,6 +69,7 @@ end
 --- Another value from now on. True, or nil and an error: then it has what it had.
 function Secrets:change(one, value, metadata)
   local before = { value = one.value, metadata = one.metadata, version = one.version, updated = one.updated }
+  self.changes = self.changes + 1
   one.value, one.metadata = value, metadata or one.metadata
   one.version, one.updated = one.version + 1, core.wall()
   local ok, err = save(self)
@@ -75,6 +77,7 @@ function Secrets:change(one, value, metadata)
     for field, was in pairs(before) do
       one[field] = was
     end
+    self.changes = self.changes + 1
     return nil, err
   end
   return true
@@ -85,8 +88,10 @@ function Secrets:remove(one)
   for i, other in ipairs(self.list) do
     if other == one then
       table.remove(self.list, i)
+      self.changes = self.changes + 1
       local ok, err = save(self)
       if not ok then
+        self.changes = self.changes + 1
         table.insert(self.list, i, one)
       end
       return ok, err
@@ -101,7 +106,7 @@ function secrets.open(store)
   if not list then
     return nil, err
   end
-  return setmetatable({ store = store, list = list }, Secrets)
+  return setmetatable({ store = store, list = list, changes = 0 }, Secrets)
 end
 
 return secrets

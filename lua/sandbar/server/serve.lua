@@ -10,6 +10,7 @@ local errors = require "sandbar.errors"
 local keys = require "sandbar.server.keys"
 local rules = require "sandbar.server.rules"
 local secrets = require "sandbar.server.secrets"
+local spread = require "sandbar.server.spread"
 local root_of = require "sandbar.local.root"
 local lifecycle = require "sandbar.server.control.lifecycle"
 local page = require "sandbar.server.page"
@@ -77,6 +78,7 @@ function serve.open(opts)
   if not server.rules then
     return nil, err
   end
+  server.spread = spread.new(server.rules, server.boxes)
   server.volumes, err = volumes.open(kept, provider)
   if not server.volumes then
     return nil, err
@@ -145,6 +147,7 @@ end
 --- Answers requests until the listener is closed, and those that came before to their end.
 function serve.run(server)
   local http = require "sandbar.server.http"
+  server.spread:begin()
   http.serve(server.listener, function(request)
     app.handle(server, request)
   end)

@@ -14,14 +14,10 @@ local refusal = reply.refusal
 
 -- Of one that was woken: its log, its rules (what they name may have changed while it slept), its info.
 local function woken(ctx, info, kept)
-  local boxes, rules = ctx.server.boxes, ctx.server.rules
+  local boxes = ctx.server.boxes
   boxes.journal:note(info.id, "sandbox resumed", { kept = kept })
-  if rules:of(info.id) then
-    local entry, err = boxes:running(info.id)
-    local ok = not err
-    if entry then
-      ok, err = rules:apply(info.id, entry.box)
-    end
+  if ctx.server.rules:of(info.id) then
+    local ok, err = ctx.server.spread:to { info.id }
     if not ok then
       return nil, err
     end

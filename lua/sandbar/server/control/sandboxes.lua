@@ -7,6 +7,7 @@ local described = require "sandbar.server.control.described"
 local ids = require "sandbar.server.ids"
 local network = require "sandbar.server.network"
 local reply = require "sandbar.server.reply"
+local rules = require "sandbar.server.rules"
 
 local MAX_HOURS = 24
 local PROCESSES, COMMANDS = 4096, 2048 -- of one sandbox
@@ -148,14 +149,14 @@ local function spec_of(ctx, given)
   if config.allowPublicTraffic == false and not ctx.v2 and given.secure ~= true then
     return nil, refusal(400, "network.allowPublicTraffic: false needs secure: true")
   end
-  local policy
-  policy, err = network.policy(config, given.allow_internet_access, ctx.server.secrets:values(ctx.team))
-  if not policy then
-    return nil, err
-  end
   local found
   found, err = ctx.server.catalog:resolve(ctx.team, given.templateID)
   if not found then
+    return nil, err
+  end
+  local policy -- the last thing, so that it has what is in the secrets just before the sandbox is made
+  policy, err = network.policy(config, given.allow_internet_access, ctx.server.secrets:values(ctx.team))
+  if not policy then
     return nil, err
   end
   local id = ids.sandbox()
@@ -187,12 +188,8 @@ local function create(ctx)
   if not spec then
     return nil, err
   end
-  ok, err = ctx.server.rules:put(spec.id, ctx.team, given.network, given.allow_internet_access)
-  if not ok then
-    return nil, err
-  end
   local box
-  box, err = ctx.server.provider:create(spec)
+  box, err = ctx.server.rules:create(spec, rules.settings(ctx.team, given.network, given.allow_internet_access))
   if not box then
     return nil, err
   end
@@ -250,10 +247,8 @@ local function update_network(ctx)
   policy, err = network.policy(given, given.allow_internet_access, ctx.server.secrets:values(ctx.team))
   local ok
   if policy then
-    ok, err = entry.box:update_network(policy)
-  end
-  if ok then
-    ok, err = ctx.server.rules:put(entry.id, ctx.team, given, given.allow_internet_access)
+    ok, err = ctx.server.rules:change(entry.id, entry.box,
+      rules.settings(ctx.team, given, given.allow_internet_access))
   end
   if not ok then
     return nil, err

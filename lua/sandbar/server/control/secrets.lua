@@ -90,16 +90,10 @@ end
 
 -- The sandboxes whose rules name it have its value, or none, from now on. Those that sleep get it when they wake.
 local function spread(ctx, name)
-  local rules = ctx.server.rules
-  for _, id in ipairs(rules:naming(ctx.team, name)) do
-    local entry, err = ctx.server.boxes:running(id)
-    local ok = true
-    if entry then
-      ok, err = rules:apply(id, entry.box)
-    end
-    if err and not (ok == nil and ctx.server.boxes.is_away(err, id)) then
-      return nil, err
-    end
+  local ok, err = ctx.server.spread:to(ctx.server.rules:naming(ctx.team, name))
+  if not ok then
+    return nil, refusal(503, ("it is changed, but a sandbox has not taken that yet (%s): it will as soon as it can")
+      :format(select(2, reply.of(err))))
   end
   return true
 end

@@ -109,11 +109,7 @@ local function copy(ctx, entry, of, timeout)
   local own, policy, err = ctx.server.rules:of(info.id), info.network
   if own then -- what is told of a sandbox's headers is not what is in them
     policy, err = ctx.server.rules:policy(own)
-    local ok = policy
-    if ok then
-      ok, err = ctx.server.rules:put(id, own.team, own.config, own.internet)
-    end
-    if not ok then
+    if not policy then
       local status, message = reply.of(err)
       return { error = { code = status, message = message } }
     end
@@ -124,10 +120,10 @@ local function copy(ctx, entry, of, timeout)
   end
   labels[boxes.PREFIX .. "timeout"] = ("%d"):format(timeout)
   local box
-  box, err = ctx.server.provider:create {
+  box, err = ctx.server.rules:create({
     id = id, snapshot = of, lifetime = timeout, on_expiry = info.on_expiry, labels = labels, network = policy,
     env = { E2B_SANDBOX_ID = id },
-  }
+  }, own)
   local made
   if box then
     box:close()

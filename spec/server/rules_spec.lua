@@ -1,0 +1,277 @@
+-- check: no asan
+-- check: no user
+-- Rules and secrets of `sandbar serve` while several things happen at once, with sandboxes that are none.
+
+local helper = require "spec.helper"
+helper.guard()
+
+local errors = require "sandbar.errors"
+local rules = require "sandbar.server.rules"
+local sandbar = require "sandbar"
+local secrets = require "sandbar.server.secrets"
+local spread = require "sandbar.server.spread"
+local wait = require "sandbar.wait"
+
+local assert_ok = sandbar.assert
+
+-- A store that keeps nothing.
+local function no_store()
+  return {
+    load = function(_, _, default)
+      return default
+    end,
+    save = function()
+      return true
+    end,
+  }
+end
+
+-- Settings of team t by which requests to a.test get what is in a secret.
+local function settings(name)
+  return rules.settings("t", { rules = { ["a.test"] = { { transform = { headers = {
+    Authorization = name and ("${e2b.secrets.%s}"):format(name) or "plain",
+  } } } } } })
+end
+
+-- What a policy sends to a.test: "secret", "plain" or nothing.
+local function sent(policy)
+  local set = type(policy) == "table" and policy.inject and policy.inject[1].set_headers.Authorization
+  return type(set) == "userdata" and "secret" or set or nil
+end
+
+local function failed(kind, id)
+  return nil, errors.new { kind = kind, id = id, message = kind }
+end
+
+-- All of it: provider (a table with the calls that a test gives it), secrets with "token", rules.
+local function world(provider)
+  local kept = assert_ok(secrets.open(no_store()))
+  local one = assert_ok(kept:add("t", "token", "value"))
+  return assert_ok(rules.open(no_store(), provider, kept)), kept, one
+end
+
+-- A sandbox's handle: `policy` is what it keeps to.
+local function box_of(policy)
+  return {
+    policy = policy,
+    update_network = function(self, new)
+      self.policy = new
+      return true
+    end,
+    close = function() end,
+  }
+end
+
+describe("rules of sandboxes", function()
+  it("were lost, or the request failed, when others came and went while those that are gone were looked for", function()
+    local provider, ids, asked = {}, {}, {}
+    local all = world(provider)
+    for i = 1, 20 do
+      ids[i] = ("i%d"):format(i)
+    end
+    provider.info = function(_, id)
+      asked[id] = true
+      all.map[id] = nil -- by another request, which has looked as well
+      for i = 1, 64 do
+        all.map[("j%s-%d"):format(id, i)] = settings()
+      end
+      return failed("NotFound", id)
+    end
+    for _, id in ipairs(ids) do
+      all.map[id] = settings()
+    end
+    provider.create = function()
+      return box_of()
+    end
+    assert_ok(all:create({ id = "new" }, settings()))
+    for _, id in ipairs(ids) do
+      assert.is_true(asked[id])
+      assert.is_nil(all:of(id))
+    end
+    assert.truthy(all:of "new")
+  end)
+
+  it("were dropped when another sandbox was made while theirs was not there yet", function()
+    local provider, there = {}, {}
+    provider.info = function(_, id)
+      if there[id] then
+        return { state = "running" }
+      end
+      return failed("NotFound", id)
+    end
+    local all = world(provider)
+    local function made(_, spec)
+      there[spec.id] = true
+      return box_of()
+    end
+    provider.create = function(_, spec)
+      provider.create = made
+      assert_ok(all:create({ id = "second" }, settings()))
+      return made(_, spec)
+    end
+    assert_ok(all:create({ id = "first" }, settings()))
+    assert.truthy(all:of "first")
+    assert.truthy(all:of "second")
+  end)
+
+  it("do not outlive a create that failed", function()
+    local all = world { info = function(_, id) return failed("NotFound", id) end,
+      create = function() return failed "NoSpace" end }
+    local box, err = all:create({ id = "first" }, settings())
+    assert.is_nil(box)
+    assert.equal("NoSpace", err.kind)
+    assert.is_nil(all:of "first")
+  end)
+
+  it("had a secret that was taken away while their sandbox was being made, or got them", function()
+    local provider = { info = function() return { state = "running" } end }
+    local all, kept, one = world(provider)
+    local box
+    provider.create = function(_, spec)
+      box = box_of(spec.network)
+      assert_ok(kept:remove(one))
+      return box
+    end
+    local own = settings "token"
+    local policy = all:policy(own)
+    assert.equal("secret", sent(policy))
+    assert_ok(all:create({ id = "first", network = policy }, own))
+    assert.is_nil(sent(box.policy))
+
+    assert_ok(all:change("first", box, settings()))
+    one = assert_ok(kept:add("t", "token", "value"))
+    box.update_network = function(self, new)
+      self.policy = new
+      if one then
+        assert_ok(kept:remove(one))
+        one = nil
+        assert.same({ "second" }, all:naming("t", "token"))
+      end
+      return true
+    end
+    assert_ok(all:change("second", box, settings "token"))
+  end)
+
+  it("that could not be put in their place are those of before", function()
+    local all = world { info = function() return { state = "running" } end,
+      create = function() return box_of() end }
+    local before = settings()
+    assert_ok(all:create({ id = "first" }, before))
+    local box = box_of()
+    box.update_network = function()
+      return failed "Busy"
+    end
+    assert.is_nil((all:change("first", box, settings "token")))
+    assert.equal(before, all:of "first")
+  end)
+
+  it("come last that were given last", function()
+    local all, kept, one = world {}
+    all.map.first = settings "token"
+    local entered, go, box = wait.signal(), wait.signal(), box_of()
+    box.update_network = function(self, new)
+      if not entered.fired then
+        wait.fire(entered)
+        assert_ok(wait.on(go, 10, "spec"))
+      end
+      self.policy = new
+      return true
+    end
+    assert_ok(sandbar.all { function()
+      return all:apply("first", box)
+    end, function()
+      assert_ok(wait.on(entered, 10, "spec"))
+      assert_ok(kept:remove(one))
+      wait.fire(go)
+      return all:apply("first", box)
+    end })
+    assert.is_nil(sent(box.policy))
+  end)
+end)
+
+describe("a secret that was taken away", function()
+  local all, kept, one, list
+
+  -- Three sandboxes that have it, and what it is told to them by.
+  local function three(retry)
+    all, kept, one = world {}
+    list = {}
+    for _, id in ipairs { "a", "b", "c" } do
+      all.map[id] = settings "token"
+      list[id] = box_of(all:policy(all.map[id]))
+    end
+    local boxes = {
+      running = function(_, id)
+        return { box = list[id] }
+      end,
+      is_away = function(err)
+        return err.kind == "NotRunning"
+      end,
+    }
+    return spread.new(all, boxes, retry)
+  end
+
+  -- From now on its handle refuses as often with this kind: a signal for when it has given in.
+  local function refuse(id, kind, times)
+    local given_in = wait.signal()
+    list[id].update_network = function(self, new)
+      times = times - 1
+      if times >= 0 then
+        return failed(kind, id)
+      end
+      self.policy = new
+      wait.fire(given_in)
+      return true
+    end
+    return given_in
+  end
+
+  it("was used on by every sandbox behind one that was Busy, and by that one", function()
+    for _, id in ipairs { "a", "b", "c" } do
+      local to = three(0)
+      assert_ok(kept:remove(one))
+      local given_in = refuse(id, "Busy", 3)
+      local ok, err = to:to(all:naming("t", "token"))
+      assert.is_nil(ok)
+      assert.equal("Busy", err.kind)
+      for other in pairs(list) do
+        assert.equal(other == id and "secret" or nil, sent(list[other].policy))
+      end
+      assert_ok(wait.on(given_in, 10, "spec"))
+      assert.is_nil(sent(list[id].policy))
+      assert_ok(to:to { id })
+      assert.is_nil(next(to.under_way))
+    end
+  end)
+
+  it("was used on by a sandbox whose pause had begun and then was refused", function()
+    local to = three(0)
+    assert_ok(kept:remove(one))
+    local given_in = refuse("b", "NotRunning", 2)
+    assert_ok(to:to(all:naming("t", "token")))
+    assert_ok(wait.on(given_in, 10, "spec"))
+    assert.is_nil(sent(list.b.policy))
+    assert_ok(to:to { "b" })
+  end)
+
+  it("was used on when the server had ended on the way", function()
+    local to = three(0)
+    assert_ok(kept:remove(one))
+    to:begin()
+    assert_ok(to:to { "a", "b", "c" })
+    for _, box in pairs(list) do
+      assert.is_nil(sent(box.policy))
+    end
+  end)
+
+  it("is not waited for by a server that ends", function()
+    local to = three(3600)
+    assert_ok(kept:remove(one))
+    refuse("a", "Busy", 2)
+    assert.is_nil((to:to { "a" }))
+    local running = to.under_way.a.task
+    to:shut()
+    running:wait { timeout = 10 }
+    assert.is_nil(next(to.under_way))
+  end)
+end)

@@ -3,9 +3,13 @@
 
 local core = require "sandbar.core"
 local encode = require "sandbar.server.encode"
+local errors = require "sandbar.errors"
 local ids = require "sandbar.server.ids"
+local nested = require "sandbar.nested"
 local signature = require "sandbar.server.signature"
+local wait = require "sandbar.wait"
 
+local OP = "serve"
 local FILE = "volumes.json"
 local LABEL = "sandbar.serve/volume"
 local LIFETIME = 3600 -- seconds that it stays awake after it was asked for last: as long as a transfer may take
@@ -52,29 +56,27 @@ function Volumes:of(team)
   return out
 end
 
--- Adds it to the list before anything is made: of two with one name the second finds the first.
-function Volumes:add(team, name)
-  local one = { id = ids.uuid(), team = team, name = name, sandbox = ids.volume(), created = core.wall() }
-  self.list[#self.list + 1] = one
-  local ok, err = save(self)
-  local box
-  if ok then
-    box, err = self.provider:create { id = one.sandbox, lifetime = LIFETIME, on_expiry = "pause_disk",
-      labels = { [LABEL] = one.id } }
-  end
-  if box then
-    ok, err = box.files:mkdir(volumes.ROOT, { user = "root", mode = "755" })
-    box:close()
-    if ok ~= nil then
-      return one
+-- Runs run(self, one). Of one volume a single task makes, opens or removes the sandbox, others wait for their turn: who
+-- asks for one that is being made finds it whole, and nobody closes a handle that another task has just opened.
+local function in_turn(self, one, run)
+  while self.turns[one.id] do
+    local ok, err = wait.on(self.turns[one.id], false, OP)
+    if not ok then
+      return nil, err
     end
   end
-  self:remove(one)
-  return nil, err
+  local signal = wait.signal()
+  self.turns[one.id] = signal
+  local called, result, err = nested.pcall(run, self, one)
+  self.turns[one.id] = nil
+  wait.fire(signal)
+  if not called then
+    error(result, 0)
+  end
+  return result, err
 end
 
---- True, or nil and an error.
-function Volumes:remove(one)
+local function remove(self, one)
   self:forget(one)
   local ok, err = self.provider:destroy(one.sandbox)
   if not ok and err.kind ~= "NotFound" then
@@ -89,6 +91,36 @@ function Volumes:remove(one)
   return save(self)
 end
 
+local function make(self, one)
+  local ok, err = save(self)
+  local box
+  if ok then
+    box, err = self.provider:create { id = one.sandbox, lifetime = LIFETIME, on_expiry = "pause_disk",
+      labels = { [LABEL] = one.id } }
+  end
+  if box then
+    ok, err = box.files:mkdir(volumes.ROOT, { user = "root", mode = "755" })
+    box:close()
+    if ok ~= nil then
+      return one
+    end
+  end
+  remove(self, one)
+  return nil, err
+end
+
+-- Adds it to the list before anything is made: of two with one name the second finds the first.
+function Volumes:add(team, name)
+  local one = { id = ids.uuid(), team = team, name = name, sandbox = ids.volume(), created = core.wall() }
+  self.list[#self.list + 1] = one
+  return in_turn(self, one, make)
+end
+
+--- True, or nil and an error.
+function Volumes:remove(one)
+  return in_turn(self, one, remove)
+end
+
 function Volumes:forget(one)
   local box = self.boxes[one.id]
   self.boxes[one.id] = nil
@@ -97,23 +129,23 @@ function Volumes:forget(one)
   end
 end
 
---- The sandbox it lies in, awake. Nil and an error.
-function Volumes:open(one)
+local function open(self, one)
   local box = self.boxes[one.id]
-  if box then
-    if box:set_lifetime(LIFETIME) then
-      return box
-    end
-    self:forget(one)
+  if not self:find(one.id) then
+    return nil, errors.new { kind = "NotFound", op = OP, message = "the volume has been removed" }
+  elseif box and box:set_lifetime(LIFETIME) then
+    return box
   end
+  self:forget(one)
   local err
   box, err = self.provider:connect(one.sandbox, { resume = true, lifetime = LIFETIME })
-  if not box then
-    return nil, err
-  end
-  self:forget(one) -- another task may have been faster
   self.boxes[one.id] = box
-  return box
+  return box, err
+end
+
+--- The sandbox it lies in, awake. Nil and an error.
+function Volumes:open(one)
+  return in_turn(self, one, open)
 end
 
 --- Lets go of all handles.
@@ -129,7 +161,7 @@ function volumes.open(store, provider)
   if not list then
     return nil, err
   end
-  return setmetatable({ store = store, provider = provider, list = list, boxes = {} }, Volumes)
+  return setmetatable({ store = store, provider = provider, list = list, boxes = {}, turns = {} }, Volumes)
 end
 
 return volumes

@@ -17,6 +17,7 @@ local page = require "sandbar.server.page"
 local store = require "sandbar.server.store"
 local volumes = require "sandbar.server.volumes"
 local task = require "sandbar.task"
+local uploads = require "sandbar.server.control.uploads"
 
 local DEFAULT_LISTEN = "127.0.0.1:3000"
 local CONNECTIONS = 4096
@@ -59,6 +60,11 @@ function serve.open(opts)
   local kept
   kept, err = store.open(opts.root or root_of.default())
   if not kept then
+    return nil, err
+  end
+  local ok
+  ok, err = uploads.clear(kept)
+  if not ok then
     return nil, err
   end
   local server = { provider = provider, store = kept, boxes = boxes.new(provider, kept.seed) }

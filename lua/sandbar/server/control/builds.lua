@@ -6,6 +6,7 @@ local catalog = require "sandbar.server.catalog"
 local core = require "sandbar.core"
 local encode = require "sandbar.server.encode"
 local ids = require "sandbar.server.ids"
+local nested = require "sandbar.nested"
 local recipe = require "sandbar.server.control.recipe"
 local reply = require "sandbar.server.reply"
 local size = require "sandbar.server.size"
@@ -97,6 +98,15 @@ local function run(server, build, given, plan, from)
     log(build, "built", "finalize")
   end
   build.ended = core.wall()
+end
+
+-- The same, and its archives go.
+local function run_with(archives, server, ...)
+  local ok, err = nested.pcall(run, server, ...)
+  uploads.release(server, archives)
+  if not ok then
+    error(err, 0)
+  end
 end
 
 -- ---- endpoints ----
@@ -219,25 +229,30 @@ local function start(ctx)
   end
   if not build then
     return nil, err
-  elseif build.status ~= "waiting" then
-    return nil, refusal(400, "build is not in waiting state")
-  elseif under_way(ctx.server) >= AT_ONCE then
-    return nil, refusal(429, ("%d builds are under way"):format(AT_ONCE))
   end
   local from, plan
   from, err = from_of(ctx, given)
+  local used = {}
   if from then
     plan, err = recipe.of(given, function(hash)
-      return uploads.path(ctx.server, ctx.team, hash)
+      local path = uploads.path(ctx.server, ctx.team, hash)
+      used[hash] = path and true
+      return path
     end)
   end
   if not plan then
     return nil, err
+  elseif build.status ~= "waiting" then -- looked at last: two may have asked at once
+    return nil, refusal(400, "build is not in waiting state")
+  elseif under_way(ctx.server) >= AT_ONCE then
+    return nil, refusal(429, ("%d builds are under way"):format(AT_ONCE))
   end
   build.status = "building"
-  build.task, err = task.spawn(run, ctx.server, build, given, plan, from)
+  local archives = uploads.hold(ctx.server, ctx.team, build.template, used)
+  build.task, err = task.spawn(run_with, archives, ctx.server, build, given, plan, from)
   if not build.task then
     build.status = "waiting"
+    uploads.release(ctx.server, archives)
     return nil, err
   end
   return 202

@@ -1,5 +1,5 @@
 -- Files for builds: archives by their hash, uploaded to a signed address. What one team has uploaded is there for all
--- its templates.
+-- its templates, until a build with it has ended, and no other was told that it is there; or for as long as an address.
 
 local core = require "sandbar.core"
 local hosttree = require "sandbar.hosttree"
@@ -13,6 +13,7 @@ local IDLE = 600 -- seconds without a byte
 local VALID = 3600 -- seconds that an address is
 local MOST = 8589934592 -- bytes of an archive
 local PRIVATE = 384 -- 0600
+local SWEEP = 60 -- seconds at least between two looks for archives whose time is over
 
 local uploads = {}
 
@@ -23,6 +24,80 @@ end
 local function name_of(team, hash)
   return ("upload-%s-%s"):format(signature.hash(team):sub(1, 16), hash)
 end
+
+-- ---- how long they stay ----
+
+-- What is known of an archive: { expires, users (builds under way), promised = { [template] = true } }.
+local function record_of(server, name)
+  server.archives = server.archives or {}
+  local one = server.archives[name] or { users = 0, promised = {} }
+  server.archives[name], one.expires = one, core.now() + VALID
+  return one
+end
+
+local function remove(server, name)
+  server.archives[name] = nil
+  local ok, err = hosttree.at(OP, "remove", server.store.dir, name)
+  if not ok and err.kind ~= "NotFound" then
+    server.report(("the archive %s: %s"):format(name, err.message))
+  end
+end
+
+local function sweep(server)
+  local now, late = core.now(), {}
+  if now < (server.archives_swept or 0) + SWEEP then
+    return
+  end
+  server.archives_swept = now
+  for name, one in pairs(server.archives) do
+    if one.users == 0 and one.expires < now then
+      late[#late + 1] = name
+    end
+  end
+  for _, name in ipairs(late) do
+    remove(server, name)
+  end
+end
+
+--- A build of a template begins, with these archives. What it gives is for uploads.release.
+function uploads.hold(server, team, template, hashes)
+  local names = {}
+  for hash in pairs(hashes) do
+    local name = name_of(team, hash)
+    local one = record_of(server, name)
+    one.users, one.promised[template] = one.users + 1, nil
+    names[#names + 1] = name
+  end
+  return names
+end
+
+--- It has ended.
+function uploads.release(server, names)
+  for _, name in ipairs(names) do
+    local one = server.archives[name]
+    one.users = one.users - 1
+    if one.users == 0 and not next(one.promised) then
+      remove(server, name)
+    end
+  end
+end
+
+--- Removes what a server before this one has left: its builds have ended with it. True, or nil and an error.
+function uploads.clear(store)
+  local list, err = hosttree.list(store.dir, OP)
+  for _, one in ipairs(list or {}) do
+    local ok = true
+    if one.path:match("^upload%-") or one.path:match("^part%-") then
+      ok, err = hosttree.at(OP, "remove", store.dir, one.path)
+    end
+    if not ok then
+      return nil, err
+    end
+  end
+  return list and true, err
+end
+
+-- ---- requests ----
 
 --- The path of an archive, or nil where there is none.
 function uploads.path(server, team, hash)
@@ -49,6 +124,8 @@ local function link(ctx)
     return nil, reply.refusal(400, "validation error: the hash is not 64 hexadecimal digits")
   end
   local name, expires = name_of(ctx.team, hash), ("%d"):format(math.floor(core.wall()) + VALID)
+  record_of(ctx.server, name).promised[ctx.params.template] = true
+  sweep(ctx.server)
   local scheme = ctx.request.secure and "https" or "http"
   return 201, {
     present = uploads.path(ctx.server, ctx.team, hash) ~= nil,
@@ -92,6 +169,7 @@ local function take(server, request, name)
     hosttree.at(OP, "remove", dir, part)
     return nil, err
   end
+  record_of(server, name)
   return true
 end
 
@@ -111,6 +189,5 @@ function uploads.serve(server, request, target)
   end
   return reply.empty(request, 200)
 end
-
 
 return uploads

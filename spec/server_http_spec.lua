@@ -41,6 +41,16 @@ local function slow_client(...)
   end
 end
 
+-- What a task gives whose end the clock brings about, in steps of so many seconds.
+local function advanced(waiting, step)
+  assert(helper.eventually(function()
+    core.advance(step or 3000)
+    sandbar.sleep(0)
+    return waiting.state ~= "running"
+  end, 20))
+  return waiting:wait()
+end
+
 local function get(target, more)
   return ("send=GET %s HTTP/1.1\\r\\nHost: x\\r\\n%s\\r\\n"):format(target, more or "")
 end
@@ -379,14 +389,6 @@ describe("http server", function()
   it("gives nobody time who takes too much of it", function()
     stop()
     listen { header_timeout = 3000, idle_timeout = 3000, body_timeout = 3000, write_timeout = 3000 }
-    local function advanced(waiting)
-      assert(helper.eventually(function()
-        core.advance(3000)
-        sandbar.sleep(0)
-        return waiting.state ~= "running"
-      end, 20))
-      return waiting:wait()
-    end
     -- A head that does not end; it came with a whole one, so it is there.
     local answer = slow_client(port, get("/") .. "GET / HTTP/1.1\\r\\nX: ", "end")
     sandbar.assert(accept():respond(200))
@@ -411,16 +413,48 @@ describe("http server", function()
     -- An answer nobody takes.
     answer = client(port, "small", get("/"), "hang")
     request = accept()
+    fails("Timeout", advanced(sandbar.spawn(request.respond, request, 200, nil, ("x"):rep(8388608))))
+    assert.equal("[reset]", answer())
+  end)
+
+  it("lets who reads a stream wait for longer than who reads a whole answer", function()
+    stop()
+    listen { write_timeout = 3000, stream_timeout = 300000000 }
+    local answer = client(port, "small", get("/"), "hang")
+    local request = accept()
     sandbar.assert(request:begin(200))
-    fails("Timeout", advanced(sandbar.spawn(function()
+    local streaming = sandbar.spawn(function()
       while true do
         local ok, err = request:write(("x"):rep(65536))
         if not ok then
           return nil, err
         end
       end
-    end)))
+    end)
+    local other = client(port, "small", get("/"), "hang")
+    local whole = accept()
+    fails("Timeout", advanced(sandbar.spawn(whole.respond, whole, 200, nil, ("x"):rep(8388608))))
+    assert.equal("[reset]", other())
+    assert.equal("running", streaming.state)
+    fails("Timeout", advanced(streaming, 300000000))
     assert.equal("[reset]", answer())
+  end)
+
+  it("takes no connection for idle whose client is still reading an answer", function()
+    stop()
+    listen { idle_timeout = 3000, write_timeout = 300000000 }
+    local gate, size = helper.dir() .. "/gate", 8388608
+    helper.sh("mkfifo %s", helper.quote(gate))
+    local slow = client(port, "small", get("/"), "gate=" .. gate, "until=\r\n\r\n", "sink=" .. size, "shut", "end")
+    local request = accept()
+    local answering = sandbar.spawn(request.respond, request, 200, nil, ("x"):rep(size))
+    sandbar.sleep(0)
+    local idle = slow_client(port, get("/"), "end")
+    sandbar.assert(accept():respond(200))
+    assert.truthy(idle():find("\r\n\r\n%[end%]$"))
+    helper.sh("timeout 20 sh -c ': > %s'", gate)
+    sandbar.assert(answering:wait())
+    assert.truthy(slow():find("\r\n\r\n%[end%]$"))
   end)
 
   it("lets in so many connections and no more; idle ones go for new ones", function()

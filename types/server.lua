@@ -11,7 +11,8 @@
 ---@field header_timeout? sandbar.Duration for a whole head (default 10)
 ---@field idle_timeout? sandbar.Duration between two requests of a connection (default 60)
 ---@field body_timeout? sandbar.Duration without a byte of a body that is read (default 30)
----@field write_timeout? sandbar.Duration without the client taking a byte (default 30)
+---@field write_timeout? sandbar.Duration without the client taking a byte of a whole answer (default 30)
+---@field stream_timeout? sandbar.Duration the same of one that is written piece by piece (default 600)
 ---@field tunnel_timeout? sandbar.Duration of an upgraded connection, without a byte either way (default 620)
 
 --- What `require("sandbar.server.http").listen(options)` gives.
@@ -88,7 +89,7 @@ function ServerRequest:begin(status, headers, first) end
 ---@param data sandbar.Value
 ---@param timeout? sandbar.Timeout
 ---@return true? ok
----@return sandbar.Error? err Timeout: it is still on its way, or (after write_timeout) the connection was cut
+---@return sandbar.Error? err Timeout: it is still on its way, or (after stream_timeout) the connection was cut
 function ServerRequest:write(data, timeout) end
 
 --- The end of a body that was written piece by piece.

@@ -45,6 +45,7 @@ static void open_listener(void)
         .idle_timeout = 20ull * SECOND,
         .body_timeout = 20ull * SECOND,
         .write_timeout = 20ull * SECOND,
+        .stream_timeout = 20ull * SECOND,
         .tunnel_timeout = 20ull * SECOND,
     };
     listener = sb_listener_new(&options, &err);

@@ -3,6 +3,7 @@
  *   send=TEXT    \r \n \t \0 \\ \xHH are escapes
  *   fill=N       N bytes 'x'
  *   wait=MS      a pause, for clients that are slow
+ *   gate=FIFO    nothing is done until somebody has opened it for writing and closed it
  *   read=N       N bytes of the answer, or to its end
  *   until=TEXT   ... until TEXT has come
  *   sink=N       the same as read, of what is not printed
@@ -15,6 +16,7 @@
  * Prints what was received, and in the end how the connection did: "[end]", "[reset]", "[open]" or "[late]". */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdint.h>
@@ -152,6 +154,9 @@ static void step(char *s)
             send_all(x, (size_t)n < sizeof x ? (size_t)n : sizeof x);
     } else if (strncmp(s, "wait=", 5) == 0) {
         poll(NULL, 0, (int)n);
+    } else if (strncmp(s, "gate=", 5) == 0) {
+        int gate = open(value + 1, O_RDONLY | O_CLOEXEC);
+        close(gate);
     } else if (strncmp(s, "read=", 5) == 0) {
         receive((size_t)n, NULL);
     } else if (strncmp(s, "sink=", 5) == 0) {

@@ -45,7 +45,7 @@ static const char *text_field(lua_State *L, const char *name)
 }
 
 /* listen { address, port | path, tls_cert, tls_key, max_connections, header_limit, header_timeout, idle_timeout, body_timeout,
- * write_timeout, tunnel_timeout } -> listener | nil, e */
+ * write_timeout, stream_timeout, tunnel_timeout } -> listener | nil, e */
 static int server_listen(lua_State *L)
 {
     luaL_checktype(L, 1, LUA_TTABLE);
@@ -61,6 +61,7 @@ static int server_listen(lua_State *L)
         .idle_timeout = ns_field(L, "idle_timeout"),
         .body_timeout = ns_field(L, "body_timeout"),
         .write_timeout = ns_field(L, "write_timeout"),
+        .stream_timeout = ns_field(L, "stream_timeout"),
         .tunnel_timeout = ns_field(L, "tunnel_timeout"),
     };
     luaL_argcheck(L, (options.path != NULL) != (options.address != NULL), 1, "address or path");

@@ -358,6 +358,7 @@ static void run_answer(struct sb_call *call)
     exchange->framing = framing_of(exchange, call);
     exchange->answered = SB_ANSWERING;
     peer->last = exchange->framing.last;
+    peer->streams = call->stream || (peer->streams && peer->out.len > 0);
     int rc = sb_answer_put(&call->answer, &exchange->framing, &peer->out);
     if (rc == 0 && !call->stream && !exchange->framing.none)
         rc = sb_put(&peer->out, call->data, call->len);

@@ -508,7 +508,8 @@ struct sb_listener *sb_listener_new(const struct sb_server_options *options, str
     listener->max_connections = options->max_connections;
     listener->limits = (struct sb_listener_limits){options->header_limit,  options->header_timeout,
                                                    options->idle_timeout,  options->body_timeout,
-                                                   options->write_timeout, options->tunnel_timeout};
+                                                   options->write_timeout, options->stream_timeout,
+                                                   options->tunnel_timeout};
     if (options->tls_cert != NULL)
         listener->context = sb_tls_new(options->tls_cert, options->tls_key, err);
     if ((options->tls_cert == NULL || listener->context != NULL) &&

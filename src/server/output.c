@@ -32,7 +32,7 @@ static int broken(struct sb_peer *peer)
 int sb_peer_flush(struct sb_peer *peer)
 {
     struct sb_buffer *out = &peer->out;
-    int moved = 0;
+    int moved = 0, begins = out->len > 0 && !peer->stalled;
     while (out->len > 0) {
         ssize_t n = sb_wire_write(&peer->wire, out->data + out->start, out->len);
         if (n < 0 && errno == EAGAIN)
@@ -43,10 +43,10 @@ int sb_peer_flush(struct sb_peer *peer)
         out->len -= (size_t)n;
         moved = 1;
     }
+    if (moved || begins)
+        peer->out_at = sb_now();
     if (out->len == 0)
         sb_buffer_drop(out);
-    if (moved || !peer->stalled)
-        peer->out_at = sb_now();
     peer->stalled = out->len > 0;
     if (out->len <= SB_PEER_HIGH)
         wake_writers(peer);

@@ -333,13 +333,21 @@ static uint64_t after(uint64_t from, uint64_t ns)
     return ns < SB_NEVER - from ? from + ns : SB_NEVER;
 }
 
+/* The time for the next head begins with the end of the answer before it. */
+static uint64_t head_due(const struct sb_peer *peer)
+{
+    if (peer->out.len > 0)
+        return SB_NEVER; /* the writing has a clock */
+    uint64_t from = peer->since > peer->out_at ? peer->since : peer->out_at;
+    return after(from, peer->begun || peer->served == 0 ? limits(peer)->header_timeout
+                                                        : limits(peer)->idle_timeout);
+}
+
 static uint64_t input_due(const struct sb_peer *peer)
 {
     switch (peer->phase) {
     case SB_PEER_HEAD:
-        if (peer->begun || peer->served == 0)
-            return after(peer->since, limits(peer)->header_timeout);
-        return after(peer->since, limits(peer)->idle_timeout);
+        return head_due(peer);
     case SB_PEER_EXCHANGE:
         if (peer->current == NULL)
             return after(peer->since, limits(peer)->body_timeout);
@@ -354,6 +362,12 @@ static uint64_t input_due(const struct sb_peer *peer)
     default:
         return SB_NEVER;
     }
+}
+
+/* Who reads a stream may have it wait; of a whole answer nothing is gained by waiting. */
+static uint64_t output_limit(const struct sb_peer *peer)
+{
+    return peer->streams ? limits(peer)->stream_timeout : limits(peer)->write_timeout;
 }
 
 static void set_clock(struct sb_timer *timer, uint64_t due)
@@ -407,7 +421,7 @@ static void on_input_clock(struct sb_timer *timer)
 static void on_output_clock(struct sb_timer *timer)
 {
     struct sb_peer *peer = sb_peer_ref(SB_OF(timer, struct sb_peer, out_timer));
-    uint64_t most = limits(peer)->write_timeout;
+    uint64_t most = output_limit(peer);
     if (peer->stalled && sb_now() >= after(peer->out_at, most)) {
         struct sb_error err = {0};
         sb_fail(&err, SB_ERR_TIMEOUT, "the client took nothing for %g s", (double)most / 1e9);
@@ -440,7 +454,7 @@ static int watch(struct sb_peer *peer)
         want = EPOLLET;
     set_clock(&peer->in_timer, input_due(peer));
     if (peer->stalled)
-        set_clock(&peer->out_timer, after(peer->out_at, limits(peer)->write_timeout));
+        set_clock(&peer->out_timer, after(peer->out_at, output_limit(peer)));
     if (!peer->watched) {
         peer->source.events = want;
         peer->watched = sb_source_add(&peer->source, NULL) == 0;

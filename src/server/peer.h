@@ -79,6 +79,7 @@ struct sb_peer {
     uint64_t since;             /* the phase began, or the first byte of a head came */
     uint64_t in_at, out_at;     /* bytes last moved, or somebody began to wait for that */
     int stalled;                /* `out` is not empty since out_at */
+    int streams;                /* something in it was written piece by piece */
     char name[64];
 };
 
@@ -166,7 +167,8 @@ int sb_call_is_answering(struct sb_call *call);
 
 struct sb_listener_limits {
     size_t header_limit;
-    uint64_t header_timeout, idle_timeout, body_timeout, write_timeout, tunnel_timeout;
+    uint64_t header_timeout, idle_timeout, body_timeout, write_timeout, stream_timeout,
+        tunnel_timeout;
 };
 const struct sb_listener_limits *sb_listener_limits(const struct sb_listener *listener);
 SSL_CTX *sb_listener_context(const struct sb_listener *listener); /* NULL: plain */

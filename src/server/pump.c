@@ -392,6 +392,7 @@ static void run_tunnel(struct sb_call *call)
         return;
     exchange->answered = SB_TUNNELLED;
     peer->last = 1;
+    peer->streams = 1;
     peer->intake = (struct sb_intake){.framing = SB_FRAMED_TUNNEL};
     if (sb_put(&peer->out, call->data, call->len) < 0) {
         struct sb_error err = {0};

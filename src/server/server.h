@@ -22,7 +22,8 @@ struct sb_server_options {
         header_timeout; /* ns: for a whole head, from its first byte or the connection's beginning */
     uint64_t idle_timeout;   /* between two requests */
     uint64_t body_timeout;   /* without a byte of a body that somebody reads */
-    uint64_t write_timeout;  /* without the client taking a byte of what there is for it */
+    uint64_t write_timeout;  /* without the client taking a byte of a whole answer */
+    uint64_t stream_timeout; /* ... of one that is written piece by piece, or of a tunnel */
     uint64_t tunnel_timeout; /* of a tunnel, without a byte either way */
 };
 #define SB_SERVER_HEAD 65536u

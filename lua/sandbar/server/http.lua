@@ -28,13 +28,16 @@ local NOTHING = {}
 local LISTEN = {
   address = "string", port = "integer", path = "string", max_connections = "integer", header_limit = "size",
   header_timeout = "duration", idle_timeout = "duration", body_timeout = "duration", write_timeout = "duration",
-  tunnel_timeout = "duration", tls_cert = "string", tls_key = "string",
+  stream_timeout = "duration", tunnel_timeout = "duration", tls_cert = "string", tls_key = "string",
 }
 
 -- What is not said, and the most that can be.
 local DEFAULTS = { max_connections = 1024, header_limit = 65536 }
 local MOST = { max_connections = 1000000, header_limit = 65536, port = 65535 }
-local CLOCKS = { header_timeout = 10, idle_timeout = 60, body_timeout = 30, write_timeout = 30, tunnel_timeout = 620 }
+local CLOCKS = {
+  header_timeout = 10, idle_timeout = 60, body_timeout = 30, write_timeout = 30, stream_timeout = 600,
+  tunnel_timeout = 620,
+}
 
 local function invalid(op, message)
   return nil, errors.new { kind = "InvalidArgument", op = op, message = message }
@@ -294,7 +297,8 @@ end
 --- by tls_cert and tls_key, PEM files (the certificate with those that lead to it; the key without a pass phrase).
 --- Limits: max_connections (1024), header_limit (64 KiB). Clocks, in seconds: header_timeout (10) for a whole head,
 --- idle_timeout (60) between two requests, body_timeout (30) without a byte of a body that is read, write_timeout (30)
---- without the client taking a byte, tunnel_timeout (620) of an upgraded connection without a byte either way.
+--- without the client taking a byte of a whole answer, stream_timeout (600) of one that is written piece by piece or of
+--- an upgraded connection, tunnel_timeout (620) of the latter without a byte either way.
 function http.listen(opts)
   opts = check.options("listen", 1, opts, LISTEN)
   local options, err = settle(opts)

@@ -21,7 +21,6 @@ local uploads = require "sandbar.server.control.uploads"
 
 local DEFAULT_LISTEN = "127.0.0.1:3000"
 local CONNECTIONS = 4096
-local WRITE_TIMEOUT = 600 -- seconds that a client may let a stream stand still
 
 local serve = {}
 
@@ -133,7 +132,7 @@ function serve.start(opts, level)
   local http = require "sandbar.server.http"
   local listener
   listener, err = http.listen { address = address, port = port, max_connections = CONNECTIONS,
-    write_timeout = WRITE_TIMEOUT, tls_cert = opts.tls_cert, tls_key = opts.tls_key }
+    tls_cert = opts.tls_cert, tls_key = opts.tls_key }
   if not listener then
     return nil, err
   end

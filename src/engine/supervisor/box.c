@@ -11,7 +11,7 @@
 #include "metrics.h"
 #include "slot.h"
 #include "named.h"
-#include "snapshot.h"
+#include "snaptake.h"
 
 enum { BUCKETS = 1024 };
 

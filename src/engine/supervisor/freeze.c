@@ -13,7 +13,7 @@
 #include "adopt.h"
 #include "life.h"
 #include "metrics.h"
-#include "snapshot.h"
+#include "snaptake.h"
 #include "wire.h"
 
 enum { GRACE_MS = 500, PATIENCE_MS = 3000, HELLO_MS = 5000 };

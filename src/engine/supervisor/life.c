@@ -19,6 +19,7 @@
 #include "metrics.h"
 #include "slot.h"
 #include "snapshot.h"
+#include "snaptake.h"
 #include "spare.h"
 #include "sync.h"
 #include "trash.h"

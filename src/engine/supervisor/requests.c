@@ -21,6 +21,7 @@
 #include "named.h"
 #include "slot.h"
 #include "snapshot.h"
+#include "snaptake.h"
 #include "sockets.h"
 #include "spare.h"
 

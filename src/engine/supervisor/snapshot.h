@@ -9,14 +9,9 @@ struct sb_wire_in;
 /* Reads those on the disk; drops temporary ones whose maker has gone, and layers that nobody names. */
 void sb_snapshot_start(void);
 
-/* Handlers of requests: 0 answered, or it will be; -1 *f is the answer. */
-int sb_snapshot_take(struct sb_conn *c, const struct sb_wire_in *in, struct sb_box *b,
-                     struct sb_failure *f);
-/* A step made of a directory of the host's. */
-int sb_snapshot_import(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f);
+/* Handlers of requests: 0 answered; -1 *f is the answer. */
 int sb_snapshot_list(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f);
 int sb_snapshot_delete(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f);
-int sb_snapshot_give_up(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f);
 
 /* The record of the snapshot `name`, NULL if there is none; the environment kept with it, as a list. */
 const struct sb_record *sb_snapshot_find(const char *name);
@@ -24,10 +19,6 @@ int sb_snapshot_env(const char *name, struct sb_list *env);
 /* The text kept with a step, allocated; NULL: none. */
 char *sb_snapshot_note(const char *name, size_t *n);
 
-/* A sandbox that was frozen for a snapshot stands now; or will not, and `f` says why. */
-void sb_snapshot_frozen(struct sb_box *b);
-void sb_snapshot_not_frozen(struct sb_box *b, const struct sb_failure *f);
-void sb_snapshot_conn_gone(const struct sb_conn *c);
 bool sb_snapshot_busy(void); /* one is being made */
 /* Layers that no record names go to the trash. After the end of whatever named some. */
 void sb_snapshot_prune(void);

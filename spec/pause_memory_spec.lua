@@ -280,8 +280,8 @@ describe("pause that keeps memory", function()
     local box = create()
     local p = counting(box)
     sandbar.assert(p:signal("STOP", { group = true }))
-    assert.is_truthy(helper.eventually(function() -- D: its child was stopped before its execve
-      return not sandbar.assert(box:exec("ps -o stat= -g " .. p.pid)).stdout:find("[^%sTDZs+]")
+    assert.is_truthy(helper.eventually(function() -- D: its child was stopped before its execve; N: niced
+      return not sandbar.assert(box:exec("ps -o stat= -g " .. p.pid)).stdout:find("[^%sTDZNs+]")
     end))
     local stands = count(box)
     sandbar.assert(box:pause())

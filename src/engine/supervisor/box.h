@@ -71,6 +71,8 @@ struct sb_box {
     bool
         freeze_asked; /* to be frozen as soon as pid 1 has greeted this supervisor, or been set up */
     bool stop_asked;  /* to be paused without memory, likewise */
+    enum sb_kept
+        pause_next; /* what a pause keeps that waits for the end of a snapshot that was given up */
 };
 
 bool sb_id_valid(const char *id, size_t n);

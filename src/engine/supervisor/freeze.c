@@ -133,25 +133,38 @@ void sb_freeze_go_on(struct sb_box *b)
 
 void sb_freeze_undo(struct sb_box *b, const struct sb_failure *f)
 {
+    if (b->copied) {
+        sb_snapshot_not_frozen(b, f);
+        sb_freeze_copied(b);
+        return;
+    }
     b->rec.state = SB_BOX_RUNNING;
     sb_freeze_go_on(b);
-    if (b->copied)
-        sb_snapshot_not_frozen(b, f);
     sb_life_not_paused(b, f);
 }
 
 void sb_freeze_copied(struct sb_box *b)
 {
+    struct sb_failure f;
+    const enum sb_kept keep = b->pause_next;
+    const bool ran = b->rec.state == SB_BOX_FREEZING;
     b->copied = false;
+    b->pause_next = SB_KEPT_NOTHING;
     if (b->dying || b->goal == SB_GOAL_DESTROY)
         return;
-    if (b->rec.state == SB_BOX_FREEZING) {
+    if (ran) {
         b->rec.state = SB_BOX_RUNNING;
         sb_freeze_go_on(b);
-        sb_box_settle(b, NULL);
-    } else {
-        sb_life_paused(b);
     }
+    if (keep != SB_KEPT_NOTHING) {
+        if ((keep == SB_KEPT_DISK ? sb_life_pause(b, &f) : sb_freeze_begin(b, &f)) == 0)
+            return;
+        sb_box_settle_type(b, SB_S_PAUSE, &f);
+    }
+    if (ran)
+        sb_box_settle(b, NULL);
+    else
+        sb_life_paused(b);
 }
 
 void sb_freeze_late(struct sb_box *b)

@@ -304,6 +304,7 @@ void sb_life_ended(struct sb_box *b)
     b->step_due_ms = 0;
     b->dying = b->fresh = b->expired = b->freeze_asked = b->stop_asked = false;
     b->hung_up = false;
+    b->pause_next = SB_KEPT_NOTHING;
     sb_life_stands(b);
     b->rec.deadline_ms = b->rec.ends_ms = 0;
     if (why.kind == NULL)

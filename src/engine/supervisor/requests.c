@@ -287,14 +287,19 @@ static int pause_box(struct sb_conn *c, const struct sb_wire_in *in, struct sb_f
         (v.len != 6 || memcmp(v.data, "memory", 6) != 0))
         return sb_failed(f, "InvalidArgument", 0, "keep",
                          "keep is neither \"memory\" nor \"disk\"");
-    if (b->copied)
+    if (b->copied && !sb_snapshot_given_up(b))
         return sb_failed(f, "Busy", 0, "pause", "a snapshot of sandbox %s is being taken",
                          b->rec.id);
-    if (b->rec.state == SB_BOX_STOPPING || b->rec.state == SB_BOX_FREEZING)
-        return wait_for(b, c, in, f);
     if (wait_for(b, c, in, f) < 0)
         return -1;
-    if (b->rec.state == SB_BOX_CREATING) { /* once it runs; the first who asks says how */
+    if (b->copied) { /* once it is wound down; the first who asks says how */
+        if (b->pause_next == SB_KEPT_NOTHING)
+            b->pause_next = disk ? SB_KEPT_DISK : SB_KEPT_MEMORY;
+        return 0;
+    }
+    if (b->rec.state == SB_BOX_STOPPING || b->rec.state == SB_BOX_FREEZING)
+        return 0;
+    if (b->rec.state == SB_BOX_CREATING) { /* once it runs; likewise */
         b->stop_asked = b->stop_asked || (disk && !b->freeze_asked);
         b->freeze_asked = !b->stop_asked;
         return 0;

@@ -27,6 +27,7 @@ struct sb_snapone {
     bool
         unsynced; /* the layer that is copied now has to reach the disk before the record says so */
     bool whole;   /* it is on the disk */
+    bool queued;  /* another one of that box, which was given up, is being wound down first */
     bool unwanted; /* its maker has gone, or nobody waits for it any more */
 };
 
@@ -35,6 +36,8 @@ extern struct sb_snapone *sb_snapones;
 struct sb_snapone *sb_snapone_find(const char *name);
 /* Whatever there is of it; layers that nobody else names go, too. */
 void sb_snapone_drop(struct sb_snapone *s);
+/* Nobody wants it any more: its name is free, what is under way for it ends, and then it is dropped. */
+void sb_snapone_give_up(struct sb_snapone *s);
 /* It goes with the process of that descriptor, which is taken. -1: it could not be watched. */
 int sb_snapone_watch(struct sb_snapone *s, int pidfd);
 /* The name that a request gives it, or a new one; -1: *f, it is none. */

@@ -4,10 +4,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -55,7 +57,8 @@ void sb_snapone_drop(struct sb_snapone *s)
     while (*at != s)
         at = &(*at)->next;
     *at = s->next;
-    sb_trash_put(sup.snapshots, s->rec.id);
+    if (s->rec.id[0] != '\0')
+        sb_trash_put(sup.snapshots, s->rec.id);
     if (s->half[0] != '\0')
         sb_trash_put(sup.layers, s->half);
     sb_loop_drop(&s->job);
@@ -65,6 +68,15 @@ void sb_snapone_drop(struct sb_snapone *s)
     sb_record_free(&s->rec);
     sb_loop_bury(s);
     sb_snapshot_prune();
+}
+
+void sb_snapone_give_up(struct sb_snapone *s)
+{
+    s->unwanted = true;
+    if (sb_trash_put(sup.snapshots, s->rec.id) == 0)
+        s->rec.id[0] = '\0';
+    if (s->job.fd >= 0 && s->sync == NULL)
+        pidfd_send_signal(s->job.fd, SIGKILL, NULL, 0);
 }
 
 /* ---- layers that nobody names ---- */
@@ -183,8 +195,8 @@ int sb_snapshot_delete(struct sb_conn *c, const struct sb_wire_in *in, struct sb
         sb_box_each(look_for_copy, &w);
     if (w.found && !s->rec.owned)
         return sb_failed(f, "Busy", EBUSY, "snapshot", "snapshot %s is in use", name);
-    if (w.found) /* of a fork that was given up: as soon as it is whole */
-        s->unwanted = true;
+    if (w.found) /* of a fork that was given up */
+        sb_snapone_give_up(s);
     else
         sb_snapone_drop(s);
     struct sb_packer p;
@@ -198,9 +210,10 @@ static void maker_ended(struct sb_source *src, uint32_t events)
     struct sb_snapone *s = SB_OWNER(src, struct sb_snapone, maker);
     (void)events;
     sb_loop_drop(src);
-    s->unwanted = true;
     if (s->whole)
         sb_snapone_drop(s);
+    else
+        sb_snapone_give_up(s);
 }
 
 int sb_snapone_watch(struct sb_snapone *s, int pidfd)

@@ -9,12 +9,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -120,8 +118,6 @@ static void declare(struct sb_snapone *s)
 {
     s->whole = true;
     answer(s, NULL);
-    if (s->unwanted)
-        sb_snapone_drop(s);
 }
 
 static int start_sync(struct sb_snapone *s, struct sb_failure *f);
@@ -131,12 +127,16 @@ static int gave_up(struct sb_failure *f)
     return sb_failed(f, "Cancelled", 0, "snapshot", "nobody waits for it any more");
 }
 
+static void next(const char *box);
+
 static void let_go(struct sb_snapone *s, bool stands)
 {
-    struct sb_box *b = s->box[0] != '\0' ? sb_box_find(s->box) : NULL;
+    char box[sizeof s->box];
+    memcpy(box, s->box, sizeof box);
     s->box[0] = '\0';
     if (stands)
-        sb_freeze_copied(b); /* it goes on, or begins to */
+        sb_freeze_copied(sb_box_find(box)); /* it goes on, or begins to */
+    next(box);
 }
 
 /* The process that copies or syncs has ended. */
@@ -313,6 +313,22 @@ static struct sb_snapone *waiting_for(const struct sb_box *b)
     return s;
 }
 
+static struct sb_snapone *queued_for(const char *box)
+{
+    struct sb_snapone *s = sb_snapones;
+    while (s != NULL && (!s->queued || strcmp(s->box, box) != 0))
+        s = s->next;
+    return s;
+}
+
+bool sb_snapshot_given_up(const struct sb_box *b)
+{
+    for (const struct sb_snapone *s = sb_snapones; s != NULL; s = s->next)
+        if (!s->unwanted && strcmp(s->box, b->rec.id) == 0)
+            return false;
+    return true;
+}
+
 void sb_snapshot_frozen(struct sb_box *b)
 {
     struct sb_failure f;
@@ -321,16 +337,19 @@ void sb_snapshot_frozen(struct sb_box *b)
         s->waiting = false;
         return;
     }
+    char box[sizeof b->rec.id];
+    memcpy(box, b->rec.id, sizeof box);
     sb_freeze_copied(b);
     if (s != NULL)
         failed(s, &f);
+    next(box);
 }
 
 void sb_snapshot_not_frozen(struct sb_box *b, const struct sb_failure *f)
 {
-    struct sb_snapone *s = waiting_for(b);
+    struct sb_snapone *s;
     b->copied = false;
-    if (s != NULL)
+    while ((s = waiting_for(b)) != NULL || (s = queued_for(b->rec.id)) != NULL)
         failed(s, f);
 }
 
@@ -416,6 +435,26 @@ static int begin(struct sb_snapone *s, struct sb_box *b, const char *subtree, st
     return 0;
 }
 
+/* What stood in the way of the box's next one has been wound down. */
+static void next(const char *box)
+{
+    struct sb_snapone *s;
+    while ((s = queued_for(box)) != NULL) {
+        struct sb_failure f;
+        struct sb_box *b = sb_box_find(box);
+        int rc = 0;
+        s->queued = false;
+        s->box[0] = '\0';
+        if (s->unwanted)
+            rc = gave_up(&f);
+        else if (b == NULL || b->dying || b->goal == SB_GOAL_DESTROY)
+            rc = sb_failed(&f, "NotRunning", 0, "snapshot", "sandbox %s is ending", box);
+        if (rc == 0 && describe(s, b, &f) == 0 && begin(s, b, NULL, &f) == 0)
+            return;
+        failed(s, &f);
+    }
+}
+
 /* A new one in the list, by the name the request gives it. NULL: see *f. */
 static struct sb_snapone *new_one(struct sb_conn *c, const struct sb_wire_in *in,
                                   struct sb_failure *f)
@@ -496,9 +535,11 @@ int sb_snapshot_take(struct sb_conn *c, const struct sb_wire_in *in, struct sb_b
     if (sb_wire_string(&in->fields, SB_F_SUBTREE, SB_ID_MAX, &subtree) < 0 ||
         (subtree != NULL && !sb_id_valid(subtree, strlen(subtree))))
         return sb_failed(f, "InvalidArgument", 0, "subtree", "not the name of a directory");
-    if (b->copied)
+    if (b->copied && (subtree != NULL || !sb_snapshot_given_up(b)))
         return sb_failed(f, "Busy", 0, "snapshot", "another snapshot of sandbox %s is being taken",
                          b->rec.id);
+    if (b->pause_next != SB_KEPT_NOTHING)
+        return sb_failed(f, "Busy", 0, "snapshot", "sandbox %s is being paused", b->rec.id);
     struct sb_snapone *s = new_one(c, in, f);
     if (s == NULL)
         return -1;
@@ -508,6 +549,11 @@ int sb_snapshot_take(struct sb_conn *c, const struct sb_wire_in *in, struct sb_b
         if (c->pidfd < 0 || sb_ident_of(c->pidfd, c->pid, &s->rec.owner) < 0 ||
             sb_snapone_watch(s, sb_lift(fcntl(c->pidfd, F_DUPFD_CLOEXEC, 0))) < 0)
             rc = sb_failed(f, "Closed", 0, "owner", "the owner has ended");
+    }
+    if (rc == 0 && b->copied) {
+        s->queued = true;
+        snprintf(s->box, sizeof s->box, "%s", b->rec.id);
+        return 0;
     }
     if (rc == 0 && describe(s, b, f) == 0 && begin(s, b, subtree, f) == 0)
         return 0;
@@ -524,11 +570,8 @@ int sb_snapshot_give_up(struct sb_conn *c, const struct sb_wire_in *in, struct s
         return -1;
     struct sb_snapone *s = sb_snapone_find(name);
     /* Others may wait for a step of a build. */
-    if (s != NULL && s->asker == c && s->rec.id[0] != '=') {
-        s->unwanted = true;
-        if (s->job.fd >= 0 && s->sync == NULL)
-            pidfd_send_signal(s->job.fd, SIGKILL, NULL, 0);
-    }
+    if (s != NULL && s->asker == c && s->rec.id[0] != '=')
+        sb_snapone_give_up(s);
     sb_conn_begin(&p, SB_REPLY, in->head.req);
     sb_conn_send(c, &p, NULL, 0);
     return 0;

@@ -88,13 +88,32 @@ describe("the way to the control plane of E2B", function()
       assert.is_true(#err.message < 100)
       assert.equal("text/html", err.content_type)
       assert.truthy(err.excerpt:find("^<html>") and #err.excerpt < 400)
-      for _, text in ipairs { page, "[1,2", "\0x", "null", '"text"', "\239\187\191[]",
-        ("["):rep(10000) } do
+      for _, text in ipairs { page, "[1,2", "\0x", "null", '"text"', "\239\187\191[]", ("["):rep(10000), "[1]", "[null]",
+        "{}", '{"sandboxes":[]}', "" } do
         fault { path = "^/v2/sandboxes", times = 9, ["do"] = "status", status = 200, body = text, type = "text/html" }
         kind("Protocol", boxes:list { timeout = 5 })
       end
       fault { path = "^/v2/sandboxes", times = 9, ["do"] = "status", status = 200, body = '[{"sandboxID":7}]' }
       kind("Protocol", boxes:list())
+    end)
+
+    it("a gateway's or a page's 404 was taken for a sandbox that has gone, which went on", function()
+      local page = "<html><body>The sandbox was not found</body></html>"
+      local box = assert_ok(boxes:create { id = "there", lifetime = 60 })
+      for _, body in ipairs { page, "404 page not found", '{"message":"Not Found"}', '{"code":5,"message":"not found"}', "" } do
+        for _, method in ipairs { "GET", "DELETE" } do
+          fault { method = method, path = "^/sandboxes/i", ["do"] = "status", status = 404, body = body, type = "text/html" }
+          local err = kind("Protocol", box[method == "GET" and "info" or "destroy"](box))
+          assert.equal(404, err.status)
+          assert.is_true(err.foreign)
+          assert.equal("running", box.state)
+        end
+      end
+      fault { method = "DELETE", path = "^/sandboxes/i", ["do"] = "status", status = 200, body = page, type = "text/html" }
+      kind("Protocol", box:destroy())
+      assert.equal(1, #boxes:list())
+      assert_ok(box:destroy())
+      assert.equal(0, #boxes:list())
     end)
 
     it("P-43: messages of the other side are redacted and short", function()
@@ -303,6 +322,13 @@ describe("the way to the control plane of E2B", function()
       local box = assert_ok(boxes:create_scoped { lifetime = 60 })
       assert_ok(box:close())
       assert.equal(0, #boxes:list())
+      for status, body in pairs { [404] = "<html>not found</html>", [200] = "<html>welcome</html>",
+        [202] = "what?" } do -- not the vendor's
+        box = assert_ok(boxes:create_scoped { lifetime = 60 })
+        fault { method = "DELETE", ["do"] = "status", status = status, body = body, type = "text/html" }
+        assert_ok(box:close())
+        assert.equal(0, #boxes:list())
+      end
       fault { method = "DELETE", times = 99, ["do"] = "status", status = 403 }
       local child = helper.run_lua(([[
         local sandbar = require "sandbar"

@@ -7,6 +7,7 @@ local helper = require "spec.helper"
 local core = require "sandbar.core"
 local http = require "sandbar.http"
 local message = require "sandbar.e2b.message"
+local sandbar = require "sandbar"
 local wait = require "sandbar.wait"
 
 local PROGRAM = (os.getenv("SPEC_BUILD") or "build") .. "/spec/connect_server"
@@ -499,6 +500,23 @@ describe("a command over a stream", function()
         '{"sandboxId":"i","message":"The sandbox was not found","code":502}'), 10), 0.2, "exec")
       assert(wait.op(partial.release:op(), 5, "exec"))
       assert.equal(before + 3, (counts()))
+    end)
+
+    it("counted as gone when something on the way answered, with a page or with nothing", function()
+      sandbar.config { drain = 0.2 }
+      for _, said in ipairs {
+        "HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot found",
+        "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 38\r\n\r\n<html>The sandbox was not found</html>",
+        "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>",
+        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nContent-Length: 3\r\n\r\n\n\5x",
+      } do
+        local _, _, partial = wait.op(run("q;", "x" .. hex(said) .. ";", 10), 0.1, "exec")
+        local ok, err = wait.op(partial.release:op(), 20, "exec")
+        assert.is_nil(ok, said)
+        assert.equal("Unavailable", err.kind)
+      end
+      sandbar.config { drain = 5 }
     end)
 
     it("is owned by the release that its start comes with", function()

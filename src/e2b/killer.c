@@ -5,12 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "e2b/envelope.h"
 #include "e2b/event.h"
 #include "e2b/wire.h"
 #include "http/core.h"
 #include "http/fetch.h"
+#include "http/peek.h"
 
 #define ANSWER_MOST (16u << 20)
 #define PATIENCE 15000000000ull /* ns without an answer */
@@ -123,11 +125,18 @@ static void finish(struct sb_doomed *d, const struct sb_error *err)
     sb_release_finish(release, err);
 }
 
+/* The proxy in front of the sandbox says so itself, in JSON; nobody else does. */
+static int is_gone(const struct sb_answered *answer)
+{
+    static const char gone[] = "sandbox was not found";
+    return answer->status == 502 && sb_peek_has_code(502, answer->body, answer->body_len) &&
+           memmem(answer->body, answer->body_len, gone, sizeof gone - 1) != NULL;
+}
+
 /* What an answer means to somebody who wants the command to be gone. 1: it is as asked for; 0: all is gone, and it
  * with that; -1 and an error. */
 static int judge(const struct sb_answered *answer, struct sb_error *err)
 {
-    static const char gone[] = "sandbox was not found";
     if (answer->error != NULL) {
         *err = *answer->error;
         if (err->kind == SB_ERR_OUTCOME_UNKNOWN || err->kind == SB_ERR_PROTOCOL)
@@ -136,14 +145,13 @@ static int judge(const struct sb_answered *answer, struct sb_error *err)
     }
     if (answer->status / 100 == 2)
         return 1;
-    if (answer->status == 404 ||
-        (answer->status == 502 && answer->body_len > 0 &&
-         memmem(answer->body, answer->body_len, gone, sizeof gone - 1) != NULL))
+    if (is_gone(answer))
         return 0;
     enum sb_err kind = answer->status == 401   ? SB_ERR_UNAUTHENTICATED
                        : answer->status == 403 ? SB_ERR_PERMISSION_DENIED
-                       : answer->status == 429 || answer->status / 100 == 5 ? SB_ERR_UNAVAILABLE
-                                                                            : SB_ERR_PROTOCOL;
+                       : answer->status == 404 || answer->status == 429 || answer->status / 100 == 5
+                           ? SB_ERR_UNAVAILABLE
+                           : SB_ERR_PROTOCOL;
     sb_fail(err, kind, "the answer is %ld", answer->status);
     return -1;
 }
@@ -211,19 +219,50 @@ static int start_helper(struct sb_doomed *d, struct sb_error *err)
     return rc;
 }
 
-/* The number of the process in a ListResponse whose record has these bytes; 0: there is none. */
-static uint32_t pid_of(const char *token, struct sb_wire list)
+/* The number of the process in a ListResponse whose record has these bytes; 0: there is none; -1: it is no such list. */
+static int64_t pid_of(const char *token, struct sb_wire list)
 {
     struct sb_wire_field at, in;
-    while (sb_wire_next(&list, &at) > 0) {
-        if (at.number != 1 || at.type != SB_WIRE_BYTES)
+    int64_t pid = 0;
+    int more;
+    while ((more = sb_wire_next(&list, &at)) > 0) {
+        if (at.number != 1)
             continue;
+        if (at.type != SB_WIRE_BYTES)
+            return -1;
         struct sb_wire info = at.bytes;
         if (memmem(info.at, (size_t)(info.end - info.at), token, strlen(token)) == NULL)
             continue;
-        while (sb_wire_next(&info, &in) > 0)
-            if (in.number == 2 && in.type == SB_WIRE_VARINT && in.value != 0)
-                return (uint32_t)in.value;
+        while ((more = sb_wire_next(&info, &in)) > 0)
+            if (in.number == 2 && in.type == SB_WIRE_VARINT)
+                pid = (uint32_t)in.value;
+        if (more < 0)
+            return -1;
+    }
+    return more < 0 ? -1 : pid;
+}
+
+static int64_t listed(const char *token, const struct sb_answered *answer)
+{
+    if (answer->body_len == 0)
+        return 0;
+    return pid_of(token, (struct sb_wire){answer->body, answer->body + answer->body_len});
+}
+
+/* Is it an answer of the daemon's? What lies on the way may succeed as well, and an empty body is a list, too. */
+static int is_list(const struct sb_answered *answer)
+{
+    static const char name[] = "content-type:", type[] = "application/proto";
+    const char *at = (const char *)answer->head, *end, *stop;
+    for (stop = at + answer->head_len; at < stop; at = end + 1) {
+        end = memchr(at, '\n', (size_t)(stop - at));
+        if (end == NULL)
+            end = stop;
+        if ((size_t)(end - at) < sizeof name - 1 || strncasecmp(at, name, sizeof name - 1) != 0)
+            continue;
+        for (at += sizeof name - 1; at < end && *at == ' '; at++)
+            ;
+        return (size_t)(end - at) >= sizeof type - 1 && strncmp(at, type, sizeof type - 1) == 0;
     }
     return 0;
 }
@@ -238,8 +277,13 @@ static void on_listed(void *arg, const struct sb_answered *answer)
         finish(d, rc < 0 ? &err : NULL);
         return;
     }
-    if (answer->body_len > 0)
-        d->pid = pid_of(d->token, (struct sb_wire){answer->body, answer->body + answer->body_len});
+    int64_t pid = is_list(answer) ? listed(d->token, answer) : -1;
+    if (pid < 0) {
+        sb_fail(&err, SB_ERR_UNAVAILABLE, "the answer is no list of processes");
+        finish(d, &err);
+        return;
+    }
+    d->pid = (uint32_t)pid;
     if (d->pid != 0) {
         if (start_helper(d, &err) < 0)
             finish(d, &err);

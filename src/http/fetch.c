@@ -35,7 +35,8 @@ static void end(struct sb_fetch *fetch, const struct sb_error *err)
     struct sb_queue *queue = fetch->queue;
     sb_told_fn *told = fetch->told;
     void *told_arg = fetch->told_arg;
-    struct sb_answered answered = {err, fetch->status, NULL, fetch->body_len};
+    struct sb_answered answered = {err,  fetch->status,  NULL, fetch->head_len,
+                                   NULL, fetch->body_len};
     sb_exchange_leave(fetch, err == NULL);
     sb_timer_clear(&fetch->probe);
     if (fetch->dial != NULL)
@@ -66,12 +67,11 @@ static void end(struct sb_fetch *fetch, const struct sb_error *err)
         fetch->head = NULL;
         fetch->body = NULL;
     }
-    unsigned char *body = fetch->body;
+    unsigned char *head = fetch->head, *body = fetch->body;
     if (told == NULL) {
+        free(head);
         free(body);
-        body = NULL;
     }
-    free(fetch->head);
     fetch->head = NULL;
     fetch->body = NULL;
     fetch->op = NULL;
@@ -84,8 +84,10 @@ static void end(struct sb_fetch *fetch, const struct sb_error *err)
     if (queue != NULL)
         sb_queue_end(queue, err);
     if (told != NULL) {
+        answered.head = head;
         answered.body = body;
         told(told_arg, &answered);
+        free(head);
         free(body);
     }
     if (op == NULL)

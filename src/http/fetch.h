@@ -10,6 +10,8 @@
 struct sb_answered {
     const struct sb_error *error; /* NULL: there is an answer */
     long status;
+    const unsigned char *head; /* its lines, as they came */
+    size_t head_len;
     const unsigned char *body;
     size_t body_len;
 };

@@ -8,6 +8,7 @@
 
 #include "http/core.h"
 #include "http/fetch.h"
+#include "http/peek.h"
 
 #define ANSWER_MOST (4u << 20)
 #define PATIENCE 15000000000ull /* ns without an answer */
@@ -16,6 +17,7 @@
 struct sb_recipe {
     struct sb_object object;
     struct sb_port *port;
+    int is_key;
     struct sb_slice *headers;
     size_t header_count;
     char *find, *mark, *key, *prefix, *suffix;
@@ -63,8 +65,26 @@ static void finish(struct sb_recipe *recipe, const struct sb_error *err)
     sb_release_finish(release, err);
 }
 
+/* A success that is none of the vendor's: it writes JSON, or nothing. */
+static int is_page(const struct sb_answered *answer)
+{
+    char first = sb_peek_first(answer->body, answer->body_len);
+    return first != '\0' && first != '{' && first != '[';
+}
+
+/* Did the vendor itself say that there is no such thing? Of a key it says so in plain text. */
+static int is_missing(const struct sb_recipe *recipe, const struct sb_answered *answer)
+{
+    static const char no_key[] = "id not found";
+    size_t n = sizeof no_key - 1;
+    return answer->status == 404 &&
+           (sb_peek_has_code(404, answer->body, answer->body_len) ||
+            (recipe->is_key && answer->body_len >= n && memcmp(answer->body, no_key, n) == 0));
+}
+
 /* What an answer means to somebody who wants the thing to be gone; 0: that it is. */
-static int judge(const struct sb_answered *answer, struct sb_error *err)
+static int judge(const struct sb_recipe *recipe, const struct sb_answered *answer,
+                 struct sb_error *err)
 {
     *err = (struct sb_error){0};
     if (answer->error != NULL) {
@@ -73,13 +93,15 @@ static int judge(const struct sb_answered *answer, struct sb_error *err)
             err->kind = SB_ERR_UNAVAILABLE; /* deleting may be tried again */
         return -1;
     }
-    if (answer->status / 100 == 2 || answer->status == 404)
+    if ((answer->status / 100 == 2 && !is_page(answer)) || is_missing(recipe, answer))
         return 0;
     enum sb_err kind = answer->status == 401   ? SB_ERR_UNAUTHENTICATED
                        : answer->status == 403 ? SB_ERR_PERMISSION_DENIED
                        : answer->status == 409 ? SB_ERR_BUSY
-                       : answer->status == 429 || answer->status / 100 == 5 ? SB_ERR_UNAVAILABLE
-                                                                            : SB_ERR_PROTOCOL;
+                       : answer->status / 100 == 2 || answer->status == 404 ||
+                               answer->status == 429 || answer->status / 100 == 5
+                           ? SB_ERR_UNAVAILABLE /* a stranger's perhaps, on the way there */
+                           : SB_ERR_PROTOCOL;
     sb_fail(err, kind, "the answer is %ld", answer->status);
     return -1;
 }
@@ -88,7 +110,7 @@ static void on_deleted(void *arg, const struct sb_answered *answer)
 {
     struct sb_recipe *recipe = arg;
     struct sb_error err;
-    finish(recipe, judge(answer, &err) == 0 ? NULL : &err);
+    finish(recipe, judge(recipe, answer, &err) == 0 ? NULL : &err);
 }
 
 static int ask(struct sb_recipe *recipe, const char *method, const char *target,
@@ -111,84 +133,17 @@ static int delete_it(struct sb_recipe *recipe, const char *target, struct sb_err
     return ask(recipe, "DELETE", target, on_deleted, err);
 }
 
-static int is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
-/* Behind the end of the string that begins at `at`. */
-static const char *string_end(const char *at, const char *end)
-{
-    for (at++; at < end && *at != '"'; at++)
-        if (*at == '\\')
-            at++;
-    return at < end ? at + 1 : end;
-}
-
-/* The next object in a JSON array, up to its end; NULL: there is no more. */
-static const char *next_entry(const char *at, const char *end, size_t *len)
-{
-    const char *from = NULL;
-    int depth = 0;
-    while (at < end) {
-        if (*at == '"') {
-            at = string_end(at, end);
-            continue;
-        }
-        if (*at == '{' && depth++ == 0)
-            from = at;
-        at++;
-        if (at[-1] == '}' && depth > 0 && --depth == 0) {
-            *len = (size_t)(at - from);
-            return from;
-        }
-    }
-    return NULL;
-}
-
-/* The plain string that `key` has in the object at `at`, not in one inside it; 0: there is none. */
-static size_t value_of(const char *key, const char *at, size_t len, char *value)
-{
-    size_t key_len = strlen(key);
-    const char *end = at + len;
-    int depth = 0;
-    while (at < end) {
-        const char *from = at;
-        depth += *at == '{' || *at == '[' ? 1 : *at == '}' || *at == ']' ? -1 : 0;
-        at = *at == '"' ? string_end(at, end) : at + 1;
-        if (depth != 1 || *from != '"' || (size_t)(at - from) != key_len + 2 ||
-            memcmp(from + 1, key, key_len) != 0)
-            continue;
-        while (at < end && (is_blank(*at) || *at == ':'))
-            at++;
-        if (at >= end || *at++ != '"')
-            return 0;
-        size_t n = 0;
-        while (at + n < end && n < VALUE_MOST &&
-               ((at[n] >= 'a' && at[n] <= 'z') || (at[n] >= '0' && at[n] <= '9') || at[n] == '-'))
-            n++;
-        if (n == 0 || at + n >= end || at[n] != '"')
-            return 0;
-        memcpy(value, at, n);
-        value[n] = '\0';
-        return n;
-    }
-    return 0;
-}
-
 /* The value of `key` in the first entry of the list that holds the mark: who was asked may have answered with more
  * than what was asked for. 0: there is none. */
 static size_t find_marked(const struct sb_recipe *recipe, const char *at, size_t len, char *value)
 {
+    if (recipe->mark == NULL || sb_peek_first((const unsigned char *)at, len) != '[')
+        return 0;
     const char *end = at + len, *entry;
     size_t entry_len = 0, n = 0;
-    while (at < end && is_blank(*at))
-        at++;
-    if (at >= end || *at++ != '[' || recipe->mark == NULL)
-        return 0;
-    for (; n == 0 && (entry = next_entry(at, end, &entry_len)) != NULL; at = entry + entry_len)
+    for (; n == 0 && (entry = sb_peek_entry(at, end, &entry_len)) != NULL; at = entry + entry_len)
         if (memmem(entry, entry_len, recipe->mark, strlen(recipe->mark)) != NULL)
-            n = value_of(recipe->key, entry, entry_len, value);
+            n = sb_peek_name(recipe->key, entry, entry_len, value, VALUE_MOST);
     return n;
 }
 
@@ -198,7 +153,7 @@ static void on_found(void *arg, const struct sb_answered *answer)
     struct sb_error err;
     char value[VALUE_MOST + 1], *target;
     recipe->fetch = NULL;
-    if (judge(answer, &err) < 0) {
+    if (judge(recipe, answer, &err) < 0) {
         finish(recipe, &err);
         return;
     }
@@ -284,6 +239,7 @@ struct sb_recipe *sb_recipe_new(struct sb_port *port, const struct sb_recipe_opt
         goto no_memory;
     sb_object_init(&recipe->object, &sb_recipe_type);
     recipe->port = sb_object_ref(port);
+    recipe->is_key = options->is_key;
     if (copy_lines(recipe, options) < 0 || copy_texts(recipe, options) < 0) {
         sb_object_unref(recipe);
         goto no_memory;

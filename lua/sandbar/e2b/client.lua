@@ -166,16 +166,31 @@ function Client:target(path, query)
   return self.prefix .. path .. address.query(query or {})
 end
 
+-- The JSON that was due: a list of objects where the call is for one, else an object; nil for anything else.
+local function decoded(text, array)
+  local value = text:find(array and "^%s*%[" or "^%s*{") and json.decode(text)
+  if type(value) ~= "table" then
+    return nil
+  end
+  for i = 1, array and #value or 0 do
+    if type(value[i]) ~= "table" or value[i] == json.null then
+      return nil
+    end
+  end
+  return value
+end
+
 -- What of an answer counts: the decoded value (true without one), or nil and an error.
 local function judge(answer, call)
   if answer.status < 200 or answer.status >= 300 then
     return nil, answers.of_answer(answer, call.op, call.id and { id = call.id }, call.kinds)
   end
-  if answer.body == nil or answer.body == "" then
+  local text = answer.body or ""
+  if text == "" and not call.array then
     return true
   end
-  local value = json.decode(answer.body)
-  if type(value) ~= "table" or value == json.null then
+  local value = decoded(text, call.array)
+  if not value then
     return nil, answers.of_nonsense(answer, call.op, call.id and { id = call.id })
   end
   return value
@@ -208,8 +223,9 @@ local function attempt(self, call, request, left)
 end
 
 --- `call`: op (the name of the caller's method), method, path, query, body, timeout, id (for errors), kinds (by
---- status), repeatable (it may be carried out twice), slow, user. The decoded answer and the answer; or nil, an
---- error, nil, and whether it may have been carried out all the same.
+--- status), repeatable (it may be carried out twice), slow, user, array (a list is due, else an object or nothing). The
+--- decoded answer (true: there is none) and the answer; or nil, an error, nil, and whether it may have been carried out
+--- all the same.
 function Client:call(call)
   local ok, early = wait.check(call.op)
   if not ok then
@@ -258,13 +274,13 @@ function Client:pages(op, path, timeout, fn)
   local deadline, after = link.deadline(timeout), nil
   repeat
     local page, answer = self:call {
-      op = op, method = "GET", path = path, timeout = link.left(deadline), repeatable = true,
+      op = op, method = "GET", path = path, timeout = link.left(deadline), repeatable = true, array = true,
       query = { { "limit", PAGE }, after and { "nextToken", after } or nil },
     }
     if not page then
       return nil, link.told(answer, timeout)
     end
-    for _, item in ipairs(page ~= true and page or {}) do
+    for _, item in ipairs(page) do
       fn(item)
     end
     local more = answer.headers["x-next-token"]

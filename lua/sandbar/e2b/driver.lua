@@ -114,7 +114,7 @@ local function about(self, id, call, on_conflict)
   if value then
     return value, answer, vendor_id
   end
-  if on_conflict and (answer.status == 409 or answer.status == 404 and not answer.foreign) then
+  if on_conflict and (answer.status == 409 or answer.kind == "NotFound") then
     local r, why = detail(self, id, link_of.left(deadline), call.op)
     if not r then
       return nil, why
@@ -323,7 +323,7 @@ function Driver:destroy(id, timeout)
   local value, err = about(self, id, {
     op = "destroy", method = "DELETE", path = "", timeout = timeout, repeatable = true,
   })
-  if value or err.kind == "NotFound" and not err.foreign then
+  if value or err.kind == "NotFound" then
     return true
   end
   return nil, err

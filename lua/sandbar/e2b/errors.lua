@@ -96,7 +96,7 @@ end
 function answers.of_nonsense(answer, op, extra)
   local spec = { kind = "Protocol", op = op, status = answer.status, content_type = answer.headers["content-type"],
     request_id = answers.request_id(answer.headers), excerpt = excerpt(answer.body),
-    message = "the answer is no JSON; is api_url that of a control plane?" }
+    message = "the answer is not the JSON that was due; is api_url that of a control plane?" }
   for key, value in pairs(extra or {}) do
     spec[key] = value
   end
@@ -104,14 +104,16 @@ function answers.of_nonsense(answer, op, extra)
 end
 
 --- The error of an answer that is no success; `foreign` in it: the vendor's program did not write it, something on the
---- way did. `extra`: further fields; `kinds`: kinds by status that this call knows
---- better.
+--- way did: its own repeats the status. A foreign 404 says of nothing that it is not there. `extra`: further fields;
+--- `kinds`: kinds by status that this call knows better.
 function answers.of_answer(answer, op, extra, kinds)
   local text, code, value = told(answer)
   local status = answer.status
+  local foreign = value == nil or value.code ~= status
   local spec = {
-    kind = kinds and kinds[status] or answers.kind_of_status(status), op = op, status = status,
-    foreign = value == nil or nil, vendor_code = code, retry_after = answers.retry_after(answer.headers),
+    kind = kinds and kinds[status] or foreign and status == 404 and "Protocol" or answers.kind_of_status(status),
+    op = op, status = status, foreign = foreign or nil, vendor_code = code,
+    retry_after = answers.retry_after(answer.headers),
     content_type = answer.headers["content-type"], request_id = answers.request_id(answer.headers),
     excerpt = value == nil and answer.body and answer.body ~= "" and excerpt(answer.body) or nil,
     message = text or ("the answer is %d%s"):format(status, answer.reason ~= "" and " " .. answer.reason or ""),

@@ -19,7 +19,7 @@ end
 --- One page: entries that match, and the token of the next one. `query`: filter (metadata), states, limit, after.
 function finding.page(client, query, timeout, op)
   local list, answer = client:call {
-    op = op, method = "GET", path = "/v2/sandboxes", timeout = timeout, repeatable = true,
+    op = op, method = "GET", path = "/v2/sandboxes", timeout = timeout, repeatable = true, array = true,
     query = {
       { "metadata", address.filter(query.filter) },
       { "state", table.concat(query.states or EITHER, ",") },
@@ -31,9 +31,9 @@ function finding.page(client, query, timeout, op)
     return nil, answer
   end
   local out = {}
-  for i = 1, list == true and 0 or #list do
+  for i = 1, #list do
     local entry = list[i]
-    if type(entry) ~= "table" or not record.vendor_id(entry.sandboxID) then
+    if not record.vendor_id(entry.sandboxID) then
       return broken(op, "an entry without an id")
     elseif identity.matches(entry.metadata, query.filter) then
       out[#out + 1] = entry

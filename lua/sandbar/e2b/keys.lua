@@ -16,6 +16,8 @@ local keys = {}
 local TIMEOUT = check.TIMEOUT
 local UUID = "^%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$"
 
+local GONE = "id not found" -- in plain text, as nothing else that the vendor says
+
 local Collection = {}
 Collection.__index = Collection
 
@@ -139,12 +141,13 @@ function Collection:list(opts)
   end
   local value, err = client:call {
     op = "keys:list", method = "GET", path = "/api-keys", user = true, timeout = timeout, repeatable = true,
+    array = true,
   }
   if not value then
     return nil, err
   end
   local out = {}
-  for i, item in ipairs(value ~= true and value or {}) do
+  for i, item in ipairs(value) do
     out[i] = described(item)
   end
   return out
@@ -164,7 +167,7 @@ function Collection:delete(id, opts)
   local value, err = client:call {
     op = "keys:delete", method = "DELETE", path = path_of(id), user = true, timeout = timeout, repeatable = true,
   }
-  if value or err.kind == "NotFound" then
+  if value or err.kind == "NotFound" or err.status == 404 and err.message == GONE then
     audit.emit("release", { what = "API key", op = "delete", id = id })
     return true
   end

@@ -39,12 +39,13 @@ function measured.metrics(about, driver, id, opts, timeout)
   end
   local value, err = about(driver, id, {
     op = "metrics", method = "GET", path = "/metrics", query = query, timeout = timeout, repeatable = true,
+    array = true,
   })
   if not value then
     return nil, err
   end
   local out = {}
-  for i, item in ipairs(value ~= true and value or {}) do
+  for i, item in ipairs(value) do
     out[i] = sample(item)
   end
   if opts.start or opts["end"] then
@@ -82,9 +83,11 @@ function measured.logs(about, driver, id, opts, timeout)
   })
   if not value then
     return nil, err
+  elseif value == true or type(value.logs) ~= "table" then
+    return nil, errors.new { kind = "Protocol", op = "logs", id = id, message = "the answer has no log" }
   end
   local out = {}
-  for i, item in ipairs(type(value) == "table" and type(value.logs) == "table" and value.logs or {}) do
+  for i, item in ipairs(value.logs) do
     out[i] = { at = fields.time(item.timestamp), level = item.level, message = item.message,
       fields = type(item.fields) == "table" and item.fields or {} }
   end

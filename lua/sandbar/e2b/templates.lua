@@ -132,13 +132,13 @@ function Collection:tags(name, opts)
   check.arg("tags", 1, name, "string")
   opts = check.options("tags", 2, opts, TIMEOUT)
   local list, err = tagging(self, "tags", name, nil, opts, {
-    method = "GET", path = ("/templates/%s/tags"):format(address.escape(name)), repeatable = true,
+    method = "GET", path = ("/templates/%s/tags"):format(address.escape(name)), repeatable = true, array = true,
   })
   if not list then
     return nil, err
   end
   local out = {}
-  for i, item in ipairs(list ~= true and list or {}) do
+  for i, item in ipairs(list) do
     out[i] = { tag = item.tag, build = item.buildID, created_at = fields.time(item.createdAt) }
   end
   return out

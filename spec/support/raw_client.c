@@ -155,8 +155,9 @@ static void step(char *s)
     } else if (strncmp(s, "wait=", 5) == 0) {
         poll(NULL, 0, (int)n);
     } else if (strncmp(s, "gate=", 5) == 0) {
-        int gate = open(value + 1, O_RDONLY | O_CLOEXEC);
-        close(gate);
+        struct pollfd gate = {open(value + 1, O_RDONLY | O_NONBLOCK | O_CLOEXEC), 0, 0};
+        poll(&gate, 1, PATIENCE); /* it hangs up */
+        close(gate.fd);
     } else if (strncmp(s, "read=", 5) == 0) {
         receive((size_t)n, NULL);
     } else if (strncmp(s, "sink=", 5) == 0) {

@@ -17,6 +17,7 @@ describe("sandbar.serve", function()
     assert.is_nil(server)
     assert.equal(kind, err.kind)
     assert.equal("serve", err.op)
+    return err.message
   end
 
   it("refuses what is unsafe or makes no sense", function()
@@ -51,5 +52,33 @@ describe("sandbar.serve", function()
     port:close()
     sandbar.assert(server:close())
     sandbar.assert(server:wait { timeout = 10 })
+  end)
+
+  it("and another one could have the same root at the same time: each undid the other's changes", function()
+    local options = { root = helper.root(), listen = "127.0.0.1:0" }
+    for _ = 1, 2 do
+      local server = sandbar.assert(sandbar.serve(options))
+      assert.truthy(fails("Busy", options):find(helper.root(), 1, true))
+      local record = helper.run_lua(nil, { file = "src/main/sandbar.lua",
+        args = { "serve", "--root", helper.root(), "--listen", "127.0.0.1:0" } })
+      assert.equal(1, record.code)
+      assert.truthy(record.stderr:find("there is a server on " .. helper.root() .. " already", 1, true), record.stderr)
+      sandbar.assert(server:close())
+      sandbar.assert(server:wait { timeout = 10 })
+    end
+  end)
+
+  it("leaves the root to others when it could not start", function()
+    local first = sandbar.assert(sandbar.serve { root = helper.root(), listen = "127.0.0.1:0" })
+    local other = helper.dir("other")
+    local none, err = sandbar.serve { root = other, listen = first.url:match("//(.*)") }
+    assert.is_nil(none)
+    assert.equal("listen", err.op)
+    sandbar.assert(first:close())
+    sandbar.assert(first:wait { timeout = 10 })
+    local second = sandbar.assert(sandbar.serve { root = other, listen = "127.0.0.1:0" })
+    sandbar.assert(second:close())
+    sandbar.assert(second:wait { timeout = 10 })
+    helper.remove(other)
   end)
 end)

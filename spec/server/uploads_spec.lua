@@ -21,6 +21,7 @@ describe("an uploaded archive", function()
     server = { store = sandbar.assert(store.open(dir)), boxes = { seed = "seed" }, report = error }
   end)
   after_each(function()
+    server.store:close()
     helper.remove(dir)
   end)
 
@@ -89,6 +90,6 @@ describe("an uploaded archive", function()
     for _, one in ipairs(sandbar.assert(hosttree.list(server.store.dir, "list"))) do
       left[#left + 1] = one.path
     end
-    assert.same({ "", "seed" }, left)
+    assert.same({ "", "lock", "seed" }, left)
   end)
 end)

@@ -27,6 +27,7 @@ function ending.finish(server)
   server.listener:cut()
   server.volumes:shut()
   builds.stop(server)
+  server.store:close()
 end
 
 return ending

@@ -50,23 +50,14 @@ local function is_loopback(address)
   return address:match("^127%.%d+%.%d+%.%d+$") ~= nil or address == "::1" or address == "localhost"
 end
 
---- What the handlers work with, without a listener. Nil and an error.
-function serve.open(opts)
-  local provider, err = require("sandbar").open { root = opts.root }
-  if not provider then
-    return nil, err
-  end
-  local kept
-  kept, err = store.open(opts.root or root_of.default())
-  if not kept then
-    return nil, err
-  end
-  local ok
-  ok, err = uploads.clear(kept)
+-- What the handlers work with, out of the store. True, or nil and an error.
+local function fill(server, opts)
+  local kept, provider = server.store, server.provider
+  local ok, err = uploads.clear(kept)
   if not ok then
     return nil, err
   end
-  local server = { provider = provider, store = kept, boxes = boxes.new(provider, kept.seed) }
+  server.boxes = boxes.new(provider, kept.seed)
   server.keys, err = keys.open(kept, opts.api_key_file)
   if not server.keys then
     return nil, err
@@ -85,16 +76,23 @@ function serve.open(opts)
   end
   server.spread = spread.new(server.rules, server.boxes)
   server.volumes, err = volumes.open(kept, provider)
-  if not server.volumes then
+  return server.volumes and true, err
+end
+
+-- What is reached under its address. True, or nil and an error.
+local function listen(server, opts, address, port)
+  local http = require "sandbar.server.http"
+  local listener, err = http.listen { address = address, port = port, max_connections = CONNECTIONS,
+    tls_cert = opts.tls_cert, tls_key = opts.tls_key }
+  if not listener then
     return nil, err
   end
-  server.report = function(text)
-    io.stderr:write("sandbar serve: ", text, "\n")
-  end
-  server.resume = function(info, lifetime)
-    return lifecycle.resume({ server = server }, info, lifetime)
-  end
-  return server
+  server.listener, server.port = listener, listener:address().port
+  server.domain_name = opts.domain and opts.domain:lower():match("^([^:]*)") or nil
+  server.domain = opts.domain or ("localhost:%d"):format(server.port)
+  server.url = ("%s://%s:%d"):format(opts.tls_cert and "https" or "http",
+    address:find(":", 1, true) and "[" .. address .. "]" or address, server.port)
+  return true
 end
 
 -- What a person reads who has just started it.
@@ -125,22 +123,31 @@ function serve.start(opts, level)
   elseif not is_loopback(address) and not opts.api_key_file then
     return invalid(("listen: %s can be reached from elsewhere; that needs an api_key_file"):format(address))
   end
-  local server, err = serve.open(opts)
-  if not server then
+  local provider, err = require("sandbar").open { root = opts.root }
+  if not provider then
     return nil, err
   end
-  local http = require "sandbar.server.http"
-  local listener
-  listener, err = http.listen { address = address, port = port, max_connections = CONNECTIONS,
-    tls_cert = opts.tls_cert, tls_key = opts.tls_key }
-  if not listener then
+  local kept
+  kept, err = store.open(opts.root or root_of.default())
+  if not kept then
     return nil, err
   end
-  server.listener, server.port = listener, listener:address().port
-  server.domain_name = opts.domain and opts.domain:lower():match("^([^:]*)") or nil
-  server.domain = opts.domain or ("localhost:%d"):format(server.port)
-  server.url = ("%s://%s:%d"):format(opts.tls_cert and "https" or "http",
-    address:find(":", 1, true) and "[" .. address .. "]" or address, server.port)
+  local server = { provider = provider, store = kept }
+  local ok
+  ok, err = fill(server, opts)
+  if ok then
+    ok, err = listen(server, opts, address, port)
+  end
+  if not ok then
+    kept:close()
+    return nil, err
+  end
+  server.report = function(text)
+    io.stderr:write("sandbar serve: ", text, "\n")
+  end
+  server.resume = function(info, lifetime)
+    return lifecycle.resume({ server = server }, info, lifetime)
+  end
   server.screen = screen(server)
   server.page, err = page.load()
   if not server.page then
@@ -208,6 +215,7 @@ function serve.serve(opts)
   ok, err = task.start(running, true)
   if not ok then
     server.listener:close()
+    server.store:close()
     return nil, err
   end
   return core.handle(class, { _server = server, _task = running, url = server.url, api_key = server.keys.first })

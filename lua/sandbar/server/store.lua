@@ -1,5 +1,6 @@
 -- What the server keeps on disk, in `serve` below the provider's root: the seed of its tokens, keys, what it knows of
--- templates. A file is replaced as a whole, so that a crash leaves the one or the other.
+-- templates. A file is replaced as a whole, so that a crash leaves the one or the other. One server at a time has it:
+-- of two each would undo what the other has changed.
 
 local core = require "sandbar.core"
 local encode = require "sandbar.server.encode"
@@ -11,6 +12,7 @@ local signature = require "sandbar.server.signature"
 local wait = require "sandbar.wait"
 
 local OP = "serve"
+local LOCK = "lock"
 local PRIVATE_DIR, PRIVATE_FILE = 448, 384 -- 0700, 0600
 
 local Store = {}
@@ -29,6 +31,25 @@ local function make(path)
     end
   end
   return ok, err
+end
+
+-- The file whose lock means that somebody has the store; it ends with its process at the latest. Nil and an error.
+local function lock(dir, root)
+  local file, err = hosttree.at(OP, "create", dir, LOCK, nil, PRIVATE_FILE)
+  if not file and err.kind == "AlreadyExists" then
+    file, err = hosttree.at(OP, "read", dir, LOCK)
+  end
+  if not file then
+    return nil, err
+  end
+  local mine
+  mine, err = file:lock()
+  if mine then
+    return file
+  end
+  file:close()
+  return nil, err and errors.from(err, OP)
+    or errors.new { kind = "Busy", op = OP, message = ("there is a server on %s already"):format(root) }
 end
 
 --- The text of a file of the store's, nil when there is none; nil and an error.
@@ -114,23 +135,41 @@ function Store:save(name, value)
   return self:write(name, encode.value(value))
 end
 
---- Opens the store below `root`, an existing directory or one that is made. Nil and an error.
+--- Somebody else may open it.
+function Store:close()
+  self.lock:close()
+end
+
+-- The seed, made where there is none. Nil and an error.
+local function seed_of(self)
+  local seed, err = self:read("seed")
+  if seed or err then
+    return seed, err
+  end
+  local ok
+  seed = signature.hex(core.random(32))
+  ok, err = self:write("seed", seed)
+  return ok and seed, err
+end
+
+--- Opens the store below `root`, an existing directory or one that is made. Busy where somebody else has it. Nil and an
+--- error.
 function store.open(root)
   local dir = root .. "/serve"
   local ok, err = make(dir)
   if not ok then
     return nil, errors.from(err, OP)
   end
-  local self = setmetatable({ dir = dir, turns = {} }, Store)
-  self.seed, err = self:read("seed")
-  if err then
+  local held
+  held, err = lock(dir, root)
+  if not held then
     return nil, err
-  elseif not self.seed then
-    self.seed = signature.hex(core.random(32))
-    ok, err = self:write("seed", self.seed)
-    if not ok then
-      return nil, err
-    end
+  end
+  local self = setmetatable({ dir = dir, turns = {}, lock = held }, Store)
+  self.seed, err = seed_of(self)
+  if not self.seed then
+    self:close()
+    return nil, err
   end
   return self
 end

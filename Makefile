@@ -483,7 +483,7 @@ DEPS := gcc make pkg-config binutils libc6-dev \
 	lua5.1 lua5.2 lua5.3 lua5.4 luajit2 \
 	liblua5.1-0-dev liblua5.2-dev liblua5.3-dev liblua5.4-dev libluajit2-5.1-dev \
 	libcurl4-openssl-dev libssl-dev libseccomp-dev libwslay-dev libhttp-parser-dev libprotobuf-c-dev protobuf-c-compiler libarchive13 \
-	lua-busted lua-check lua-cjson lua-filesystem lua-system luarocks \
+	lua-busted lua-check lua-cjson lua-filesystem lua-socket lua-system luarocks \
 	python3 curl ca-certificates procps uidmap iproute2 \
 	clang clang-format clang-tidy cppcheck valgrind \
 	e2fsprogs nginx-light libnginx-mod-http-lua lua-resty-core lua-resty-lrucache \

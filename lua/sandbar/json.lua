@@ -2,6 +2,8 @@
 -- hundred deep, or is no JSON, is an error. Written are tables with keys 1 to n and those of json.array as arrays, all
 -- others as objects, their names in order.
 
+local nested = require "sandbar.nested"
+
 local json = {}
 
 local Array = { __name = "sandbar.JSONArray" }
@@ -16,6 +18,8 @@ local number_type = rawget(math, "type") -- Lua 5.3 and later
 
 local DEPTH = 100
 local ESCAPED = { b = "\b", f = "\f", n = "\n", r = "\r", t = "\t", ['"'] = '"', ["\\"] = "\\", ["/"] = "/" }
+local PLAIN = '^([^"\\%z\1-\31]*)()'
+local PIECE = 65536 -- of a long string, looked at at once
 local WORDS = { ["true"] = true, ["false"] = false, null = json.null }
 
 local function fail(at, why)
@@ -55,19 +59,35 @@ local function unescape(text, at)
   return utf8_of(code), at + 5
 end
 
-local function string_at(text, at)
-  local parts = {}
+-- What of a string needs no look, and where it ends: `close` is where the next quote is.
+local function plain_at(text, at, close)
+  if close - at <= PIECE then
+    return text:match(PLAIN, at)
+  end
+  local plain, stop = text:sub(at, at + PIECE - 1):match(PLAIN)
+  return plain, at + stop - 1
+end
+
+local function string_at(text, at, step)
+  local parts, close = {}, at
   at = at + 1
   while true do
-    local plain, stop = text:match('^([^"\\%z\1-\31]*)()', at)
+    if close < at then
+      close = text:find('"', at, true) or #text + 1
+    end
+    local plain, stop = plain_at(text, at, close)
     parts[#parts + 1] = plain
     local c = text:sub(stop, stop)
     if c == '"' then
       return table.concat(parts), stop + 1
-    elseif c ~= "\\" then
+    elseif c == "\\" then
+      parts[#parts + 1], at = unescape(text, stop + 1)
+    elseif #plain == PIECE then
+      at = stop
+    else
       fail(stop, "a string without an end")
     end
-    parts[#parts + 1], at = unescape(text, stop + 1)
+    step(0)
   end
 end
 
@@ -91,42 +111,43 @@ local function list_at(text, at, close, fn)
   end
 end
 
-local function array_at(text, at, depth)
+local function array_at(text, at, depth, step)
   local out = {}
   return out, list_at(text, at, "]", function(from)
-    local value, stop = value_at(text, from, depth)
+    local value, stop = value_at(text, from, depth, step)
     out[#out + 1] = value
     return stop
   end)
 end
 
-local function object_at(text, at, depth)
+local function object_at(text, at, depth, step)
   local out = {}
   return out, list_at(text, at, "}", function(from)
     if text:sub(from, from) ~= '"' then
       fail(from, "a name is missing")
     end
-    local name, stop = string_at(text, from)
+    local name, stop = string_at(text, from, step)
     stop = skip(text, stop)
     if text:sub(stop, stop) ~= ":" then
       fail(stop, "a colon is missing")
     end
-    out[name], stop = value_at(text, skip(text, stop + 1), depth)
+    out[name], stop = value_at(text, skip(text, stop + 1), depth, step)
     return stop
   end)
 end
 
-function value_at(text, at, depth)
+function value_at(text, at, depth, step)
+  step(1)
   if depth > DEPTH then
     fail(at, "nested too deep")
   end
   local c = text:sub(at, at)
   if c == "{" then
-    return object_at(text, at, depth + 1)
+    return object_at(text, at, depth + 1, step)
   elseif c == "[" then
-    return array_at(text, at, depth + 1)
+    return array_at(text, at, depth + 1, step)
   elseif c == '"' then
-    return string_at(text, at)
+    return string_at(text, at, step)
   end
   local word = text:match("^%a+", at)
   if WORDS[word] ~= nil then
@@ -140,10 +161,25 @@ function value_at(text, at, depth)
   return value, at + #number
 end
 
--- The value, or nil and why not.
-function json.decode(text)
-  local ok, value, at = pcall(function()
-    return value_at(text, skip(text, 1), 0)
+local function no_step() end
+
+-- What is done for every value, and every bit of a string: counts the values, and gives others their turn.
+local function counted(most, pace)
+  return function(values)
+    most = most - values
+    if most < 0 then
+      fail(1, "there are too many values in it")
+    end
+    pace()
+  end
+end
+
+-- The value, or nil and why not. With `most`: of a text with more values than that nothing, and pace() (of pace.lua) is
+-- called now and then.
+function json.decode(text, most, pace)
+  local step = most and counted(most, pace) or no_step
+  local ok, value, at = (most and nested.pcall or pcall)(function()
+    return value_at(text, skip(text, 1), 0, step)
   end)
   if ok and skip(text, at) > #text then
     return value

@@ -11,6 +11,7 @@
 local errors = require "sandbar.errors"
 local http = require "sandbar.http"
 local json = require "sandbar.json"
+local nested = require "sandbar.nested"
 
 local number_type, tointeger = rawget(math, "type"), rawget(math, "tointeger") -- Lua 5.3 and later
 
@@ -285,8 +286,8 @@ local function invalid(type_name, why)
 end
 
 -- What fn gives, or nil and InvalidArgument.
-local function attempt(type_name, fn, ...)
-  local ok, value, why = pcall(fn, ...)
+local function attempt(call, type_name, fn, ...)
+  local ok, value, why = call(fn, ...)
   if ok and value ~= nil then
     return value
   elseif ok then
@@ -301,8 +302,8 @@ local function encode_json(type_name, value)
   return json.encode(to_json(described(type_name), value))
 end
 
-local function decode_json(type_name, text)
-  local value, why = json.decode(text)
+local function decode_json(type_name, text, most, pace)
+  local value, why = json.decode(text, most, pace)
   if value == nil then
     return nil, why
   elseif type(value) ~= "table" or value == json.null or value[1] ~= nil then
@@ -316,12 +317,12 @@ local DECODE = { proto = http.decode, json = decode_json }
 
 --- The message as bytes; codec is "proto" or "json".
 function message.encode(type_name, value, codec)
-  return attempt(type_name, ENCODE[codec], type_name, value)
+  return attempt(pcall, type_name, ENCODE[codec], type_name, value)
 end
 
---- The message's table. Fields that are not known are left out.
-function message.decode(type_name, text, codec)
-  return attempt(type_name, DECODE[codec], type_name, text)
+--- The message's table. Fields that are not known are left out. `most`, `pace`: as of json.decode.
+function message.decode(type_name, text, codec, most, pace)
+  return attempt(most and nested.pcall or pcall, type_name, DECODE[codec], type_name, text, most, pace)
 end
 
 -- ---- envelopes ----

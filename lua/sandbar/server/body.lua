@@ -1,6 +1,7 @@
 -- Requests' bodies in JSON, checked field by field.
 
 local json = require "sandbar.json"
+local pace = require "sandbar.server.pace"
 local reply = require "sandbar.server.reply"
 
 local MAX = 4194304 -- bytes
@@ -81,7 +82,7 @@ function body.read(request, schema)
   local value = {}
   if text:find("%S") then
     local why
-    value, why = json.decode(text)
+    value, why = json.decode(text, pace.VALUES, pace.new())
     if type(value) ~= "table" or value == json.null or value[1] ~= nil then
       return nil, reply.refusal(400, "the request's body is no JSON object" .. (why and ": " .. why or ""))
     end

@@ -4,17 +4,20 @@
 -- unary one's run(context, message) gives the answer's message or nil and a failure; a stream's run(context, message,
 -- sink) sends with sink:send(message) and gives true or nil and a failure once nothing more comes. One whose requests
 -- are a stream (`many`) has run(context, next), where next() is the next message, nil at the end, or nil and a failure;
--- it gives the answer's message. A failure is of connect.failure or an error of the contract.
+-- it gives the answer's message. A failure is of connect.failure or an error of the contract. `bulk`: its requests hold
+-- data; `list`: the answer's one field, which may be long.
 
 local core = require "sandbar.core"
 local encode = require "sandbar.server.encode"
 local errors = require "sandbar.errors"
 local http = require "sandbar.http"
 local message = require "sandbar.e2b.message"
+local pace = require "sandbar.server.pace"
 local stream = require "sandbar.stream"
 local wait = require "sandbar.wait"
 
-local MAX_MESSAGE = 67108864 -- bytes of a request
+local MAX_MESSAGE, MAX_BULK = 4194304, 16777216 -- bytes of a request
+local AT_ONCE = 100 -- elements of a long answer that are encoded at once
 local READ_TIMEOUT = 60 -- seconds for the whole of a request's message
 local KEEPALIVE = 90 -- seconds between signs of life, where the client says nothing
 local KEEPALIVE_LEAST = 0.01 -- what a client may ask for: a wait of no time would let nobody else have a turn
@@ -104,7 +107,7 @@ local function read_message(request, call, codec)
   if encoding and encoding ~= "identity" then
     return nil, connect.failure("unimplemented", ("unknown compression %q"):format(encoding))
   end
-  local body, err = request:read_all(MAX_MESSAGE, READ_TIMEOUT)
+  local body, err = request:read_all(call.bulk and MAX_BULK or MAX_MESSAGE, READ_TIMEOUT)
   if not body then
     return nil, err
   end
@@ -115,7 +118,7 @@ local function read_message(request, call, codec)
     end
   end
   local decoded
-  decoded, err = message.decode(call.input, body, codec)
+  decoded, err = message.decode(call.input, body, codec, pace.VALUES, pace.new())
   if not decoded then
     return nil, connect.failure("invalid_argument", errors.is(err) and err.message or tostring(err))
   end
@@ -270,7 +273,7 @@ local PIECE = 65536
 
 -- What gives a request's messages one after the other, as they come.
 local function messages(request, call, codec)
-  local parser = message.parser(MAX_MESSAGE)
+  local parser = message.parser(MAX_BULK)
   return function()
     while true do
       local flags, payload = parser:next()
@@ -278,7 +281,7 @@ local function messages(request, call, codec)
         if flags ~= 0 then
           return nil, connect.failure("internal", "protocol error: compressed without an agreed compression")
         end
-        local decoded, err = message.decode(call.input, payload, codec)
+        local decoded, err = message.decode(call.input, payload, codec, pace.VALUES, pace.new())
         if not decoded then
           return nil, connect.failure("invalid_argument", errors.is(err) and err.message or tostring(err))
         end
@@ -311,6 +314,33 @@ end
 
 -- ---- unary calls ----
 
+local function encode_whole(call, result, codec)
+  return message.encode(call.output, result, codec)
+end
+
+-- The answer of a call whose list may be long, in pieces: a message's bytes behind another's are both, and JSON is put
+-- together.
+local function encode_list(call, result, codec)
+  local list, out, step = result[call.list] or {}, {}, pace.new()
+  local head, tail = ('{"%s":['):format(call.list), "]}"
+  for first = 1, #list, AT_ONCE do
+    local some = {}
+    for i = first, math.min(first + AT_ONCE - 1, #list) do
+      step()
+      some[#some + 1] = list[i]
+    end
+    local bytes, err = message.encode(call.output, { [call.list] = some }, codec)
+    if not bytes then
+      return nil, err
+    end
+    out[#out + 1] = codec == "json" and bytes:sub(#head + 1, -#tail - 1) or bytes
+  end
+  if codec == "proto" then
+    return table.concat(out)
+  end
+  return out[1] and head .. table.concat(out, ",") .. tail or "{}"
+end
+
 local function answer_unary(request, call, kind, context)
   local result
   local decoded, failure = read_message(request, call, kind.codec)
@@ -319,7 +349,7 @@ local function answer_unary(request, call, kind, context)
   end
   local bytes
   if result then
-    bytes, failure = message.encode(call.output, result, kind.codec)
+    bytes, failure = (call.list and encode_list or encode_whole)(call, result, kind.codec)
   end
   if not bytes then
     local body, status = error_body(failure)

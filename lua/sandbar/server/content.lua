@@ -4,6 +4,7 @@
 local body = require "sandbar.server.body"
 local encode = require "sandbar.server.encode"
 local errors = require "sandbar.errors"
+local pace = require "sandbar.server.pace"
 local reply = require "sandbar.server.reply"
 local signature = require "sandbar.server.signature"
 local stamp = require "sandbar.server.stamp"
@@ -44,8 +45,9 @@ local function entries(box, path, depth)
   if not r then
     return nil, err
   end
-  local out = {}
+  local out, step = {}, pace.new()
   for kind, size, mode, uid, gid, atime, mtime, ctime, target, below in r.stdout:gmatch(FIELDS) do
+    step()
     local full = below == "" and path or (path == "/" and "" or path) .. "/" .. below
     out[#out + 1] = {
       name = encode.text(full:match("[^/]*$")), type = TYPES[kind] or "unknown", path = encode.text(full),
@@ -57,10 +59,9 @@ local function entries(box, path, depth)
   if not out[1] then
     return missing(path)
   end
-  table.sort(out, function(a, b)
+  return pace.sorted(out, function(a, b)
     return a.path < b.path
-  end)
-  return out
+  end, step)
 end
 
 local function entry(box, path)

@@ -67,32 +67,33 @@ local function number(n)
   return n % 1 == 0 and ("%.0f"):format(n == 0 and 0 or n) or ("%.14g"):format(n)
 end
 
-local function object(t)
+local function object(t, step)
   local names, out = {}, {}
   for name in pairs(t) do
     names[#names + 1] = name
   end
   table.sort(names)
   for i, name in ipairs(names) do
-    out[i] = quoted(name) .. ":" .. value_of(t[name])
+    out[i] = quoted(name) .. ":" .. value_of(t[name], step)
   end
   return "{" .. table.concat(out, ",") .. "}"
 end
 
-local function list(t)
+local function list(t, step)
   local out = {}
   for i = 1, #t do
-    out[i] = value_of(t[i])
+    step()
+    out[i] = value_of(t[i], step)
   end
   return "[" .. table.concat(out, ",") .. "]"
 end
 
-function value_of(value)
+function value_of(value, step)
   local kind = type(value)
   if value == json.null or kind == "nil" then
     return "null"
   elseif kind == "table" then
-    return (getmetatable(value) == Array or value[1] ~= nil) and list(value) or object(value)
+    return (getmetatable(value) == Array or value[1] ~= nil) and list(value, step) or object(value, step)
   elseif kind == "string" then
     return quoted(value)
   elseif kind == "number" then
@@ -103,7 +104,11 @@ function value_of(value)
   error("a " .. kind .. " has no form in JSON", 2)
 end
 
---- The text of a value.
-encode.value = value_of
+local function no_step() end
+
+--- The text of a value. `pace`, of pace.lua: called now and then.
+function encode.value(value, pace)
+  return value_of(value, pace or no_step)
+end
 
 return encode

@@ -3,6 +3,7 @@
 
 local encode = require "sandbar.server.encode"
 local errors = require "sandbar.errors"
+local pace = require "sandbar.server.pace"
 
 local reply = {}
 
@@ -34,7 +35,7 @@ function reply.json(request, status, value, headers)
   for name, text in pairs(headers or {}) do
     all[name] = text
   end
-  return request:respond(status, all, encode.value(value))
+  return request:respond(status, all, encode.value(value, pace.new()))
 end
 
 --- Answers without a body: clients take an answer that says neither "204" nor a length of 0 for broken JSON.

@@ -27,12 +27,14 @@ local refusal = reply.refusal
 -- ---- logs ----
 
 local function log(build, text, step, level)
+  local entries, now = build.entries, core.wall()
+  local at = stamp.text(now)
   for line in text:gmatch("[^\r\n]+") do
-    if #build.entries < MOST_LINES then
-      build.entries[#build.entries + 1] = {
-        timestamp = stamp.text(core.wall()), level = level or "info", message = encode.text(line), step = step,
-      }
+    if #entries == MOST_LINES then
+      break
     end
+    build.times[#entries + 1] = math.floor(now * 1000)
+    entries[#entries + 1] = { timestamp = at, level = level or "info", message = encode.text(line), step = step }
   end
 end
 
@@ -177,7 +179,7 @@ local function create(ctx)
     return nil, refusal(409, ("'%s' is the name of a snapshot"):format(ref.name))
   end
   local build = { id = ids.uuid(), template = one.id, name = ref.name, team = ctx.team, tags = tags, status = "waiting",
-    created = core.wall(), limits = limits, entries = {} }
+    created = core.wall(), limits = limits, entries = {}, times = {} }
   remember(ctx.server, build)
   return 202, {
     templateID = one.id, buildID = build.id, public = false, tags = encode.array(tags),
@@ -288,10 +290,12 @@ local function page(build, query)
   local limit = math.min(tonumber(query.limit or "") or PAGE, PAGE)
   local out, count = encode.array {}, #build.entries
   for i = 1, count do
-    local one = build.entries[backward and count - i + 1 or i]
-    local at = math.floor(stamp.seconds(one.timestamp) * 1000)
+    local n = backward and count - i + 1 or i
+    local one, at = build.entries[n], build.times[n]
     local fits = not cursor or backward and at <= cursor or not backward and at >= cursor
-    if fits and LEVELS[one.level] >= least and #out < limit then
+    if #out >= limit then
+      break
+    elseif fits and LEVELS[one.level] >= least then
       out[#out + 1] = one
     end
   end

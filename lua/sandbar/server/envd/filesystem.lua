@@ -2,6 +2,7 @@
 
 local connect = require "sandbar.server.connect"
 local core = require "sandbar.core"
+local pace = require "sandbar.server.pace"
 local tree = require "sandbar.server.envd.tree"
 local users = require "sandbar.server.envd.users"
 local watching = require "sandbar.server.envd.watching"
@@ -82,7 +83,7 @@ end
 
 -- Depth first, names in order: what is in a directory comes behind it.
 local function before(a, b)
-  return a:gsub("/", "\0") < b:gsub("/", "\0")
+  return a.order < b.order
 end
 
 local function run_list(context, m)
@@ -91,23 +92,24 @@ local function run_list(context, m)
     return nil, path
   end
   local depth = m.depth or 0
-  local list, err = context.box.files:list(path, { user = "root", depth = depth == 0 and 1 or depth })
+  local step = pace.new()
+  local list, err = tree.list(context.box, path, depth == 0 and 1 or depth, step)
   if not list then
     return nil, tree.failure(err, path)
   end
-  local base = path == "/" and "" or path
-  local by_path, paths = {}, {}
-  for i, e in ipairs(list) do
+  local base, paths = path == "/" and "" or path, {}
+  for _, e in ipairs(list) do
+    step()
     local relative = e.path
     if relative:sub(1, 1) == "/" then
       relative = relative:sub(#base + 2)
     end
-    paths[i] = base .. "/" .. relative
-    by_path[paths[i]] = e
+    e.order = relative:gsub("/", "\0")
   end
-  table.sort(paths, before)
-  for i, one in ipairs(paths) do
-    list[i] = by_path[one]
+  list = pace.sorted(list, before, step)
+  for i, e in ipairs(list) do
+    step()
+    paths[i] = base .. "/" .. e.order:gsub("%z", "/")
   end
   local entries
   entries, err = tree.entries(context.box, list, paths)
@@ -192,16 +194,23 @@ local function call(name, run, stream)
     stream = stream }
 end
 
+-- One whose answer may have any number of something.
+local function many(name, list, run)
+  local one = call(name, run)
+  one.list = list
+  return one
+end
+
 --- The service's methods by name.
 filesystem.calls = {
   Stat = call("Stat", run_stat),
   MakeDir = call("MakeDir", run_make),
   Move = call("Move", run_move),
-  ListDir = call("ListDir", run_list),
+  ListDir = many("ListDir", "entries", run_list),
   Remove = call("Remove", run_remove),
   WatchDir = call("WatchDir", run_watch, true),
   CreateWatcher = call("CreateWatcher", run_create_watcher),
-  GetWatcherEvents = call("GetWatcherEvents", run_watcher_events),
+  GetWatcherEvents = many("GetWatcherEvents", "events", run_watcher_events),
   RemoveWatcher = call("RemoveWatcher", run_remove_watcher),
 }
 

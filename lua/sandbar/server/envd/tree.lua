@@ -5,6 +5,7 @@ local connect = require "sandbar.server.connect"
 local core = require "sandbar.core"
 local encode = require "sandbar.server.encode"
 local filecall = require "sandbar.filecall"
+local pace = require "sandbar.server.pace"
 local record = require "sandbar.record"
 
 local ROOT = { user = "root" }
@@ -94,8 +95,9 @@ end
 
 --- Entries of the contract as the protocol has them; `paths[i]` is the path of the i-th. Nil and an error.
 function tree.entries(box, list, paths)
-  local out, links = {}, {}
+  local out, links, step = {}, {}, pace.new()
   for i, e in ipairs(list) do
+    step()
     out[i] = entry_of(e, paths[i])
     if e.type == "link" then
       links[#links + 1] = paths[i]
@@ -111,6 +113,21 @@ function tree.entries(box, list, paths)
         follow(box, out[i], places[paths[i]])
       end
     end
+  end
+  return out
+end
+
+--- What files:list gives, in pieces: there may be a hundred thousand. Nil and an error.
+function tree.list(box, path, depth, step)
+  local state = core.state(box.files, filecall.class)
+  local r, err = filecall.request(state, "list", false, filecall.OP.LIST, { path = path, user = "root", depth = depth })
+  if not r then
+    return nil, err
+  end
+  local out = {}
+  for i, part in ipairs(r.parts or {}) do
+    step()
+    out[i] = record.entry(part)
   end
   return out
 end

@@ -21,12 +21,18 @@ function users.find(box, name)
       return unknown(name)
     end
     return nil, err
+  elseif name:find("[:\n]") then
+    return unknown(name)
   end
-  for line in text:gmatch("[^\n]+") do
-    local found, uid, gid, home = line:match("^([^:]*):[^:]*:(%d+):(%d+):[^:]*:([^:]*)")
-    if found == name then
+  text = "\n" .. text -- so that a line is found by its beginning: there may be many
+  local begins = ("\n%s:"):format(name)
+  local _, at = text:find(begins, 1, true)
+  while at do
+    local uid, gid, home = text:match("^[^:\n]*:(%d+):(%d+):[^:\n]*:([^:\n]*)", at + 1)
+    if uid then
       return { name = name, uid = tonumber(uid), gid = tonumber(gid), home = home ~= "" and home or "/" }
     end
+    _, at = text:find(begins, at, true)
   end
   return unknown(name)
 end

@@ -1,5 +1,5 @@
 -- check: long
--- check: limit 400
+-- check: limit 900
 -- check: only 5.4
 -- check: no asan
 -- The suites of the local provider's files, run against a hosted sandbox as well: the E2B provider and `sandbar serve`.

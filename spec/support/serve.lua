@@ -7,6 +7,8 @@ local json = require "sandbar.json"
 
 local serve = {}
 
+local LIFE = 900 -- s; no file of specs has longer
+
 local KEYS = { "e2b_" .. ("a1"):rep(20), "e2b_" .. ("b2"):rep(20) }
 
 --- Whether, within some seconds, no process in the hosted sandbox has a command line that fits the pattern.
@@ -23,7 +25,7 @@ function serve.start(args)
   for _, arg in ipairs(args or {}) do
     line[#line + 1] = arg
   end
-  local child = helper.start_lua(nil, { file = "src/main/sandbar.lua", args = line, timeout = 150 })
+  local child = helper.start_lua(nil, { file = "src/main/sandbar.lua", args = line, timeout = LIFE })
   local url
   while not url do
     local text = child:line()

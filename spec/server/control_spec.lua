@@ -84,6 +84,17 @@ describe("the control plane of sandbar serve", function()
     assert.equal(404, (client.ask("GET", path)))
   end)
 
+  it("counts a team's sandboxes", function()
+    client.create()
+    local path = "/teams/" .. client.get(200, "GET", "/teams")[1].teamID .. "/metrics"
+    local last = client.get(200, "GET", path)[1]
+    assert.is_true(last.concurrentSandboxes >= 1)
+    assert.is_true(last.sandboxStartRate > 0)
+    local most = client.get(200, "GET", path .. "/max?metric=concurrent_sandboxes")
+    assert.equal(last.concurrentSandboxes, most.value)
+    client.get(403, "GET", path, nil, { ["x-api-key"] = server.other_key })
+  end)
+
   it("mints and withdraws access tokens, which are no keys", function()
     local made = client.get(201, "POST", "/access-tokens", '{"name":"ci"}')
     assert.truthy(made.token:match("^sk_e2b_%x+$"))

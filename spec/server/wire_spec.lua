@@ -247,6 +247,11 @@ describe("sandbar serve on the wire", function()
     assert.equal(409, status)
     assert.equal(409, json.decode(body).code)
     assert.equal(204, (ask("POST", "/sandboxes/" .. id .. "/refreshes", '{"duration":60}')))
+    for _, path in ipairs { "/templates", "/v2/templates", "/templates/x", "/templates/x/builds/y" } do
+      status, body = ask("POST", path, '{"dockerfile":"FROM x"}')
+      assert.equal(501, status)
+      assert.truthy(json.decode(body).message:find("registry", 1, true))
+    end
   end)
 
   it("puts files together", function()

@@ -17,6 +17,7 @@ local sandboxes = require "sandbar.server.control.sandboxes"
 local secrets = require "sandbar.server.control.secrets"
 local signature = require "sandbar.server.signature"
 local snapshots = require "sandbar.server.control.snapshots"
+local teams = require "sandbar.server.control.teams"
 local templates = require "sandbar.server.control.templates"
 local uploads = require "sandbar.server.control.uploads"
 local volumes = require "sandbar.server.control.volumes"
@@ -25,15 +26,15 @@ local app = {}
 
 local OFF = "this server does not offer it"
 
--- Of the protocol, and not of this server: said so, instead of "no such thing". Whole branches, and single endpoints.
+-- Of the protocol, and not of this server: said so, instead of "no such thing". Whole branches, and the builds of old
+-- clients, which push an image to a registry that comes with the service.
 local ABSENT = { nodes = true, admin = true }
 local ABSENT_ROUTES = {
   "POST /v2/templates", "POST /templates", "POST /templates/{template}", "POST /templates/{template}/builds/{build}",
-  "GET /teams/{team}/metrics", "GET /teams/{team}/metrics/max",
 }
 
-local function absent(ctx)
-  return nil, reply.refusal(501, ("%s: %s"):format(ctx.request.method, OFF))
+local function absent()
+  return nil, reply.refusal(501, "there is no registry to push an image to; POST /v3/templates builds from steps")
 end
 
 -- All routes of the control plane. The value of each is { handler, v2 }.
@@ -42,7 +43,7 @@ local function collect()
   for _, route in ipairs(ABSENT_ROUTES) do
     all[route] = { absent, false }
   end
-  for _, module in ipairs { sandboxes, lifecycle, listing, logs, keys, secrets, snapshots, templates, builds,
+  for _, module in ipairs { sandboxes, lifecycle, listing, logs, keys, secrets, snapshots, teams, templates, builds,
     uploads, volumes } do
     for route, handler in pairs(module.routes) do
       all[route] = { handler, false }

@@ -217,8 +217,16 @@ function Boxes:shut()
   end
 end
 
+--- One of a team's has been started.
+function Boxes:count(team)
+  self.starts[team] = (self.starts[team] or 0) + 1
+end
+
 function boxes.new(provider, seed)
-  return setmetatable({ provider = provider, seed = seed, entries = {}, dying = {}, journal = journal.new() }, Boxes)
+  return setmetatable({
+    provider = provider, seed = seed, entries = {}, dying = {}, journal = journal.new(),
+    began = core.wall(), starts = {}, -- of each team, since then
+  }, Boxes)
 end
 
 --- Is it about the sandbox as a whole: gone, or not running?

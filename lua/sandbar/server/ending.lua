@@ -4,6 +4,7 @@
 local builds = require "sandbar.server.control.builds"
 local native = require "sandbar.server"
 local task = require "sandbar.task"
+local teams = require "sandbar.server.control.teams"
 local wait = require "sandbar.wait"
 
 local GRACE = 5 -- seconds for answers that are under way
@@ -27,6 +28,7 @@ function ending.finish(server)
   server.listener:cut()
   server.volumes:shut()
   builds.stop(server)
+  teams.stop(server)
   server.store:close()
 end
 

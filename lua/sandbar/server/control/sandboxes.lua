@@ -194,6 +194,7 @@ local function create(ctx)
     return nil, err
   end
   box:close()
+  ctx.server.boxes:count(ctx.team)
   if found.entry then
     ctx.server.catalog.count(found.entry)
   end

@@ -127,6 +127,7 @@ local function copy(ctx, entry, of, timeout)
   local made
   if box then
     box:close()
+    ctx.server.boxes:count(ctx.team)
     made, err = ctx.server.boxes:info(id, ctx.team)
   end
   if not made then

@@ -11,6 +11,7 @@ local IDLE = 620 -- seconds without a byte
 local WAIT = 1 -- seconds for a server inside that is just starting
 local CHUNK = 65536
 local DEFAULT_LIFETIME = 300
+local PATIENCE = 60 -- seconds for a sandbox that is being paused or woken
 local TOKEN = "e2b-traffic-access-token"
 
 -- Of one connection only, or not for a server inside.
@@ -126,7 +127,15 @@ local function forward(server, request, entry, port)
   return true
 end
 
--- Wakes a sandbox that traffic may wake: its info then, or nil.
+-- What could not be done with a sandbox is reported, and answered as far as it is the caller's business.
+local function failed(server, request, id, err)
+  if err then
+    server.report(("port of sandbox %s: %s"):format(id, tostring(err)))
+  end
+  return refuse.failed(request, id, err)
+end
+
+-- Wakes a sandbox that traffic may wake: its info then; nil and a failure if there is one; false and a refusal.
 local function wake(server, request, info, port)
   if info.own.auto_resume ~= "1" or info.kept ~= "memory" then
     return nil
@@ -135,14 +144,14 @@ local function wake(server, request, info, port)
   if port == daemon.PORT and token and not signature.equal(request.headers:get("x-access-token"), token) then
     return false, "access token is missing or wrong: the sandbox is not resumed"
   end
-  return server.resume(info, tonumber(info.own.timeout) or DEFAULT_LIFETIME)
+  return server.resume(info, tonumber(info.own.timeout) or DEFAULT_LIFETIME, PATIENCE)
 end
 
 --- Answers a request for a port of a sandbox.
 function proxy.serve(server, request, target, id, port)
-  local info = server.boxes:info(id)
+  local info, err = server.boxes:info(id)
   if not info then
-    return refuse.not_found(request, id)
+    return failed(server, request, id, err)
   end
   if info.own.private == "1" and port ~= daemon.PORT then
     local given = request.headers:get(TOKEN)
@@ -153,20 +162,20 @@ function proxy.serve(server, request, target, id, port)
     end
   end
   if info.state ~= "running" then
-    local why
-    info, why = wake(server, request, info, port)
+    info, err = wake(server, request, info, port)
     if info == false then
-      return refuse.with(request, 403, id, why)
+      return refuse.with(request, 403, id, err)
     elseif not info then
-      return refuse.not_found(request, id)
+      return failed(server, request, id, err)
     end
   end
   if port == daemon.PORT then
     return daemon.serve(server, request, target, id, info)
   end
-  local entry = server.boxes:running(id, info)
+  local entry
+  entry, err = server.boxes:running(id, info)
   if not entry then
-    return refuse.not_found(request, id)
+    return failed(server, request, id, err)
   end
   return forward(server, request, entry, port)
 end

@@ -55,6 +55,21 @@ function refuse.not_found(request, id)
   return refuse.with(request, 502, id, "The sandbox was not found")
 end
 
+local FAILURES = {
+  Busy = { 409, "The sandbox is being paused or resumed" }, Timeout = { 409, "The sandbox is being paused or resumed" },
+  LimitExceeded = { 429, "There is no room for another running sandbox" },
+  RateLimited = { 429, "There is no room for another running sandbox" },
+}
+
+--- It could not be looked for, or not be woken: nil where there is none. Whoever asks has no right to know more of why.
+function refuse.failed(request, id, err)
+  if not err or err.kind == "NotFound" or err.kind == "NotRunning" then
+    return refuse.not_found(request, id)
+  end
+  local known = FAILURES[err.kind] or { (reply.of(err)), "The sandbox could not be reached" }
+  return refuse.with(request, known[1], id, known[2])
+end
+
 function refuse.closed(request, id, port)
   return refuse.with(request, 502, id, "The sandbox is running but port is not open", { port = port })
 end

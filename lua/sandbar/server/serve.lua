@@ -145,8 +145,8 @@ function serve.start(opts, level)
   server.report = function(text)
     io.stderr:write("sandbar serve: ", text, "\n")
   end
-  server.resume = function(info, lifetime)
-    return lifecycle.resume({ server = server }, info, lifetime)
+  server.resume = function(info, lifetime, timeout)
+    return lifecycle.resume({ server = server }, info, lifetime, timeout)
   end
   server.screen = screen(server)
   server.page, err = page.load()

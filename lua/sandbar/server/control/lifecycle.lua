@@ -25,14 +25,14 @@ local function woken(ctx, info, kept)
   return boxes:info(info.id, ctx.team)
 end
 
-local function resume(ctx, info, timeout)
+local function resume(ctx, info, lifetime, timeout)
   local entry = ctx.server.boxes.entries[info.id]
   local ok, err
   if entry then
-    ok, err = entry.box:resume { lifetime = timeout }
+    ok, err = entry.box:resume { lifetime = lifetime, timeout = timeout }
   else
     local box
-    box, err = ctx.server.provider:connect(info.id, { resume = true, lifetime = timeout })
+    box, err = ctx.server.provider:connect(info.id, { resume = true, lifetime = lifetime, timeout = timeout })
     ok = box ~= nil
     if box then
       box:close()

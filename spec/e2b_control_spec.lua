@@ -105,6 +105,14 @@ describe("the control plane of E2B", function()
       assert.is_false(box.owned)
     end)
 
+    it("A-07: takes what the spec says for hosted sandboxes alone, and leaves what it says for others", function()
+      create { template = "elsewhere", lifetime = 90, providers = { e2b = { template = "base", lifetime = 120 },
+        ["local"] = { template = "of the machine", lifetime = 150 } } }
+      local b = plane:log()[1].body
+      assert.equal("base", b.templateID)
+      assert.equal(120, b.timeout)
+    end)
+
     it("A-31 A-32 A-36 P-17: has an hour by default, then pauses to disk, and nothing wakes it", function()
       local box = assert_ok(boxes:create {})
       local b = plane:log()[1].body

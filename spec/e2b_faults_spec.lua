@@ -301,6 +301,32 @@ describe("the way to the control plane of E2B", function()
       end))
     end)
 
+    it("a create that an interrupt ended left its sandbox as long as the program went on", function()
+      fault { method = "POST", path = "^/v2/sandboxes$", ["do"] = "hold" }
+      local child = helper.start_lua(([[
+        local sandbar = require "sandbar"
+        local core = require "sandbar.core"
+        local boxes = sandbar.assert(require("sandbar.e2b.provider").open({ api_key = %q, api_url = %q }, 1))
+        print(pcall(boxes.create, boxes, { lifetime = 60 }))
+        collectgarbage()
+        collectgarbage()
+        local by = core.now() + 10
+        while core.outstanding() > 0 and core.now() < by do sandbar.sleep(0.01) end
+        print(#boxes:list()) io.stdout:flush()
+        io.read()
+      ]]):format(planes.KEY, plane.url))
+      assert(helper.eventually(function()
+        return count(plane:calls(), "POST /v2/sandboxes") > 0
+      end))
+      child:signal "INT"
+      local said = child:line()
+      local left = child:line()
+      child:signal "KILL"
+      child:wait()
+      assert.truthy(said:find("^false.*interrupted"), said)
+      assert.equal("0", left)
+    end)
+
     it("pauses, resumes, destroys whose answers are lost come to what was asked for", function()
       local box = assert_ok(boxes:create { lifetime = 60 })
       for _, op in ipairs { "pause", "resume", "set_lifetime", "destroy" } do

@@ -97,6 +97,27 @@ describe("the release journal", function()
     assert.equal(1, #files()) -- ours
   end)
 
+  it("several first creates at once each made a file, and those of all but the last were taken for a dead program's", function()
+    local boxes = plane:open { journal = dir }
+    sandbar.scope(function(scope)
+      local tasks = {}
+      for i = 1, 4 do
+        tasks[i] = scope:spawn(function()
+          return boxes:create_scoped({ lifetime = 60 }, scope)
+        end)
+      end
+      for i = 1, 4 do
+        assert_ok(tasks[i]:wait { timeout = 20 })
+      end
+      collectgarbage()
+      assert.equal(1, #files())
+      assert.equal(0, assert_ok(plane:open({ journal = dir }):recover()))
+      assert.equal(4, #boxes:list())
+      local text = helper.read_file(dir .. "/" .. files()[1])
+      assert.equal(4, select(2, text:gsub("i [%x-]+ %d+ [%x-]+\n", "")), text)
+    end)
+  end)
+
   it("a create that was under way is found by its token, now or when it comes", function()
     for _, what in ipairs { "hold", "stall" } do
       plane:faults { { method = "POST", path = "^/v2/sandboxes$", ["do"] = what } }

@@ -1,13 +1,15 @@
 -- check: only 5.4
 -- check: no asan
--- Commands in hosted sandboxes that nobody waits for any more: however that came, they are killed. The E2B provider
--- against `sandbar serve`, which is stopped where an answer is to be late. B and two digits are numbers of known faults.
+-- Commands in hosted sandboxes that nobody waits for any more: however that came, they are killed; and sandboxes that
+-- nobody waits for any more are destroyed. The E2B provider against `sandbar serve`, which is stopped where an answer is
+-- to be late. B and two digits are numbers of known faults.
 
 local busted = require "busted"
 local helper = require "spec.helper"
 
 local core = require "sandbar.core"
 local lfs = require "lfs"
+local planes = require "spec.support.control_plane"
 local provider = require "sandbar.e2b.provider"
 local sandbar = require "sandbar"
 local serve = require "spec.support.serve"
@@ -169,7 +171,7 @@ describe("a command in a hosted sandbox that nobody waits for", function()
   end)
 
   describe("", function()
-    local nginx, dir
+    local nginx, dir, plane
 
     local CONFIG = [[
 daemon off; worker_processes 1; USER
@@ -184,10 +186,22 @@ http {
   init_by_lua_block {
     sb = require "sandbar"
     provider = sb.assert(sb.open { provider = "e2b", api_key = "KEY", api_url = "URL", sandbox_url = "URL" })
+    canned = sb.assert(sb.open { provider = "e2b", api_key = "PASS", api_url = "PLANE" })
   }
   server {
     listen unix:DIR/s; lua_check_client_abort on;
     location = /ping { content_by_lua_block { ngx.say("pong") } }
+    location = /create { content_by_lua_block {
+      local box, err
+      sb.scope(function(scope)
+        if ngx.var.arg_scoped then
+          box, err = canned:create_scoped({ id = ngx.var.arg_id }, scope)
+        else
+          box, err = canned:create { id = ngx.var.arg_id }
+        end
+      end)
+      ngx.print(box and "made" or err.kind)
+    } }
     location = /leave { content_by_lua_block {
       local box = sb.assert(provider:connect("BOX"))
       box:exec(ngx.unescape_uri(ngx.var.arg_line), ngx.var.arg_streamed and { on_output = function() end } or nil)
@@ -200,9 +214,9 @@ http {
       if not lfs.attributes(MODULES .. "/ngx_http_lua_module.so") or not lfs.attributes(BUILD .. "/luajit/sandbar/core.so") then
         return
       end
-      dir = helper.dir("n")
+      dir, plane = helper.dir("n"), planes.start()
       local values = { DIR = dir, USER = helper.is_root() and "user root;" or "", MODULES = MODULES, TREE = lfs.currentdir(),
-        KEY = server.key, URL = server.url, BOX = box.id }
+        KEY = server.key, URL = server.url, BOX = box.id, PASS = planes.KEY, PLANE = plane.url }
       helper.write_file(dir .. "/conf", (CONFIG:gsub("%f[%u]%u+%f[%U]", values)))
       nginx = helper.start_lua(("os.execute('exec nginx -p %s -c %s/conf -e %s/error.log')"):format(dir, dir, dir))
       assert(helper.eventually(function()
@@ -214,8 +228,40 @@ http {
       if nginx then
         helper.shell("kill -TERM " .. (helper.read_file(dir .. "/pid") or ""))
         nginx:wait()
+        plane:stop()
       end
       helper.shell("rm -rf " .. helper.quote(dir or "/nonexistent"))
+    end)
+
+    local function visit(path)
+      return helper.shell(("curl -s --max-time 20 --unix-socket %s/s 'http://x%s' >%s/said 2>&1 & echo $!"):format(dir, path,
+        dir)):match "%d+"
+    end
+
+    it("stayed, when it was a sandbox, and held up who wanted one of the same id, for good", function()
+      if not nginx then
+        helper.skip("nginx with its Lua module, or sandbar for LuaJIT, is not there")
+      end
+      local hosted = plane:open()
+      for _, path in ipairs { "/create?id=mine", "/create?id=mine&scoped=1" } do
+        plane:faults { { method = "POST", path = "^/v2/sandboxes$", ["do"] = "hold" } }
+        local visitor = visit(path)
+        assert.is_truthy(helper.eventually(function()
+          return #hosted:list() == 1
+        end))
+        local other = visit("/create?id=mine")
+        helper.shell(("curl -sS --max-time 5 --unix-socket %s/s http://x/ping"):format(dir)) -- it waits by now
+        helper.shell("kill " .. visitor)
+        helper.shell(("while kill -0 %s 2>/dev/null; do sleep 0.02; done"):format(other))
+        local said = helper.read_file(dir .. "/said")
+        assert.is_true(said == "made" or said == "AlreadyExists", said) -- it may come before the other one has gone
+        assert.is_truthy(helper.eventually(function()
+          return #hosted:list() == (said == "made" and 1 or 0)
+        end))
+        for info in hosted:each() do
+          hosted:destroy(info.provider_id)
+        end
+      end
     end)
 
     it("went on when it was in a request to nginx whose visitor left (B48)", function()

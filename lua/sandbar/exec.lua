@@ -5,8 +5,8 @@ local check = require "sandbar.check"
 local command = require "sandbar.command"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
-local host_of = require "sandbar.host.select"
 local lazy = require "sandbar.lazy"
+local own = require "sandbar.own"
 local record = require "sandbar.record"
 
 local streamed = lazy "sandbar.streamed"
@@ -71,8 +71,7 @@ function exec.finish(result, opts)
   return result
 end
 
--- ---- a request of nginx's that ends meanwhile ----
-
+-- Its request has ended. `held`: the operation, later the run and the release.
 local function lost(held)
   if held.run then
     held.run:close()
@@ -82,18 +81,6 @@ local function lost(held)
   elseif held.op then
     held.op:cancel()
   end
-end
-
--- What waits in a request is not told when that ends, as when a visitor leaves: its command would go on. Where there
--- can be such an end: a table for the operation, later the release, that is to be ended then, and a function to be
--- called when all is over.
-local function tied()
-  local host = host_of.current()
-  if not host.leash or not host.can_wait() then
-    return nil
-  end
-  local held = {}
-  return held, host.leash(held, lost)
 end
 
 -- ---- all in C ----
@@ -147,7 +134,7 @@ function exec.run(to, cmd, opts)
   end
   local run = (opts.on_output or source or stdin and to.feeds) and streamed.run or run_native
   fields.in_mode = (source or stdin) and 1 or 0
-  local held, let_go = tied()
+  local held, let_go = own.tied(lost)
   if not let_go then
     return run(to, fields, source, stdin, timeout, opts, max)
   end

@@ -6,6 +6,7 @@ local check = require "sandbar.check"
 local context = require "sandbar.context"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
+local host_of = require "sandbar.host.select"
 local lazy = require "sandbar.lazy"
 local wait = require "sandbar.wait"
 
@@ -27,6 +28,37 @@ function own.guard(release, what, id)
     audit.collectable(state, what, id)
   end
   return core.handle(Guard, state, release)
+end
+
+--- What waits in a request of nginx's is not told when that ends, as when a visitor leaves. Where there can be such an
+--- end: a table for what is to be ended then, with which lost(held) is called, and a function to be called when all is
+--- over.
+function own.tied(lost)
+  local host = host_of.current()
+  if not host.leash or not host.can_wait() then
+    return nil
+  end
+  local held = {}
+  return held, host.leash(held, lost)
+end
+
+local function nothing()
+end
+
+local function fire(held)
+  held.release:fire()
+end
+
+--- What keeps `release` while something is made of what it ends: it is fired when its keeper is lost, collected or with
+--- the request that it was kept in. After keeper.settled() the request's end means nothing to it any more. It is to be
+--- held as long as the release.
+function own.keeper(release)
+  local guard = own.guard(release)
+  local held, let_go = own.tied(fire)
+  if held then
+    held.release = release
+  end
+  return { guard = guard, settled = let_go or nothing }
 end
 
 -- True when the scope can take something; nil and Closed. Raises for what is no scope, at the caller of
@@ -68,7 +100,7 @@ function own.finish(release, timeout, event)
   local _, err = wait.op(op, timeout, event.op)
   event.error = err
   audit.emit("release", event)
-  if err and err.kind == "Timeout" then
+  if err and err.kind == "Timeout" and err.clock then -- of the wait, not of the release
     return nil, errors.new {
       kind = "Timeout", op = event.op, clock = err.clock, limit = err.limit, id = event.id,
       message = ("the release of the %s is not done within %s = %g s; it goes on"):format(event.what, err.clock,

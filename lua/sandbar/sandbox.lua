@@ -388,6 +388,7 @@ function sandbox.new(r, opts)
     provider_id = r.fields.provider_id or r.fields.id,
     _link = to,
     _release = r.release,
+    _keeper = r.keeper,
     _finalize = function(handle)
       return handle:close()
     end,

@@ -133,6 +133,9 @@ function copies.make(driver, id, n, owned, timeout)
       copy.release = nil
     end
   end
+  for _, copy in ipairs(made) do
+    copy.keeper.settled()
+  end
   return made
 end
 

@@ -18,13 +18,14 @@ local spec = require "sandbar.e2b.spec"
 local task = require "sandbar.task"
 local wait = require "sandbar.wait"
 
-local http = lazy "sandbar.http"
+local http, turns = lazy "sandbar.http", lazy "sandbar.turns"
 
 local creating = {}
 
 local SETTLE, SETTLE_FIRST = 5, 0.1 -- seconds: how long a lost create is looked for
 local UNDO = 15
 local OLDEST_DAEMON = { 0, 1, 0 }
+local NO_KEEPER = { settled = function() end } -- of an injected transport: nothing but its caller can release
 
 -- ---- what an answer gives ----
 
@@ -81,25 +82,6 @@ function creating.post(client, call, old)
     client.generation = nil
   end
   return value, answer, nil, open
-end
-
--- ---- one at a time ----
-
--- Runs fn() when no other create of this id is under way here.
-local function alone(client, id, deadline, fn)
-  client.creating = client.creating or {}
-  while client.creating[id] do
-    local ok, err = wait.on(client.creating[id], link.left(deadline), "create")
-    if not ok then
-      return nil, err
-    end
-  end
-  local signal = wait.signal()
-  client.creating[id] = signal
-  local results = { require("sandbar.nested").try(fn) }
-  client.creating[id] = nil
-  wait.fire(signal)
-  return results[1]
 end
 
 -- ---- the create itself ----
@@ -229,6 +211,7 @@ local function create(client, plan, timeout, op)
   if not recipe then
     return nil, errors.from(release, op)
   end
+  local keeper = client.injected and NO_KEEPER or own.keeper(release)
   local answer, err = request(client, plan, token, release, link.left(deadline), op)
   if not answer then
     return nil, err
@@ -252,10 +235,10 @@ local function create(client, plan, timeout, op)
     return nil, err
   end
   access.create_token = token
-  return { fields = spec.fields(plan, access.vendor_id), access = access, release = release }
+  return { fields = spec.fields(plan, access.vendor_id), access = access, release = release, keeper = keeper }
 end
 
---- { fields, access, release } of a new sandbox, or nil, an error and no sandbox.
+--- { fields, access, release, keeper (see own.keeper) } of a new sandbox, or nil, an error and no sandbox.
 function creating.run(client, plan, timeout, op)
   if client.injected and op == "create_scoped" then
     return nil, errors.new { kind = "Unsupported", op = op, clause = "transport",
@@ -267,11 +250,9 @@ function creating.run(client, plan, timeout, op)
   if not plan.chosen then
     return all()
   end
-  local r, err = alone(client, plan.id, link.deadline(timeout), all)
-  if not r then
-    return nil, errors.from(err, op, { id = plan.id })
-  end
-  return require("sandbar.exit").pass_on(r)
+  client.creating = client.creating or {}
+  local r, err = turns.run(client.creating, plan.id, link.deadline(timeout), op, all)
+  return r, err and errors.from(err, op, { id = plan.id })
 end
 
 return creating

@@ -6,6 +6,7 @@ local errors = require "sandbar.errors"
 local link_of = require "sandbar.link"
 local own = require "sandbar.own"
 local process = require "sandbar.e2b.process"
+local turns = require "sandbar.turns"
 local wait = require "sandbar.wait"
 local work = require "sandbar.e2b.work"
 
@@ -102,22 +103,14 @@ local function ask(self, what, pos, n, data, timeout, op)
     return nil, wait.not_now(op)
   end
   local deadline = link_of.deadline(timeout)
-  while self.busy do
-    local ok, err = wait.on(self.busy, link_of.left(deadline), op)
-    if not ok then
-      return nil, link_of.told(err, timeout)
+  local told, err = turns.run(self, "busy", deadline, op, function()
+    if self.closed or self.link:is_closed() then
+      return nil, errors.new { kind = "Closed", op = op, message = "the file is closed" }
+    elseif self.broken then
+      return nil, errors.from(self.broken, op)
     end
-  end
-  if self.closed or self.link:is_closed() then
-    return nil, errors.new { kind = "Closed", op = op, message = "the file is closed" }
-  elseif self.broken then
-    return nil, errors.from(self.broken, op)
-  end
-  local turn = wait.signal()
-  self.busy = turn
-  local told, err = exchange(self, what, pos, n, data, deadline, op)
-  self.busy = nil
-  wait.fire(turn)
+    return exchange(self, what, pos, n, data, deadline, op)
+  end)
   return told, link_of.told(err, timeout)
 end
 

@@ -20,7 +20,7 @@ local link = require "sandbar.link"
 local record = require "sandbar.e2b.record"
 local wait = require "sandbar.wait"
 
-local http = lazy "sandbar.http"
+local http, turns = lazy "sandbar.http", lazy "sandbar.turns"
 
 local journal = {}
 
@@ -53,13 +53,14 @@ function Journal:prefix()
   return self.account .. "-"
 end
 
--- The file of this process, made at the first line. It has its name only when it is locked.
-function Journal:open(timeout)
-  local generation = core.generation()
-  if self.file and self.generation == generation and not core.collected(self.file) then
-    return self.file
-  end
-  local deadline = link.deadline(timeout)
+-- The file of this process, or nil: there is none yet.
+function Journal:current()
+  local own = self.file and self.generation == core.generation() and not core.collected(self.file)
+  return own and self.file or nil
+end
+
+-- It has its name only when it is locked.
+function Journal:make(deadline, timeout)
   local name = self:prefix() .. core.uuid()
   local file, err = hosttree.at(OP, "create", self.path, name .. ".new", nil, 384)
   if not file then
@@ -78,8 +79,25 @@ function Journal:open(timeout)
     file:close()
     return nil, err and errors.from(err, OP) or wait.timed_out(OP, "timeout", timeout)
   end
-  self.file, self.generation, self.name, self.at = file, generation, name .. ".log", 0
+  self.file, self.generation, self.name, self.at = file, core.generation(), name .. ".log", 0
   return file
+end
+
+-- The file, made at the first line. Of several who come first one makes it: another file would lose its lock with the
+-- next one, and who takes that destroys what its lines are about.
+function Journal:open(timeout)
+  if self:current() then
+    return self.file
+  end
+  local deadline = link.deadline(timeout)
+  local file, err = turns.run(self, "opening", deadline, OP, function()
+    local current = self:current()
+    if current then
+      return current
+    end
+    return self:make(deadline, timeout)
+  end)
+  return file, link.told(err, timeout)
 end
 
 function Journal:write(line, durable, timeout)

@@ -94,12 +94,12 @@ local function allocate(self, op, given, opts, scope)
     r.release:cancel() -- from here on it belongs to nobody
     r.release = nil
   end
-  local box
+  local box, ok
   box, err = sandbox.new(r, { driver = r.driver, scope = scope })
   if not box or not plan.prepare then
+    r.keeper.settled()
     return box, err
   end
-  local ok
   ok, err = launch.run(r.driver, box, {
     prepare = plan.prepare, policy = plan.policy ~= "allow" and plan.policy or nil, keep = not scoped,
     timeout = timeout, deadline = deadline,
@@ -107,6 +107,7 @@ local function allocate(self, op, given, opts, scope)
   if not ok then
     return refuse(link.told(err, timeout), op, plan.id)
   end
+  r.keeper.settled()
   return scoped and box or sandbox.disown(box)
 end
 

@@ -117,7 +117,7 @@ static int copy_bytes(struct copy *c, int from, int to, off_t size)
     for (off_t at = 0; at < size;) {
         off_t data = lseek(from, at, SEEK_DATA);
         if (data < 0 && errno == ENXIO)
-            break; /* a hole to the end */
+            return ftruncate(to, size); /* a hole to the end */
         if (data < 0)
             data = at;
         off_t hole = lseek(from, data, SEEK_HOLE);
@@ -127,14 +127,21 @@ static int copy_bytes(struct copy *c, int from, int to, off_t size)
             return -1;
         at = hole;
     }
-    return ftruncate(to, size);
+    return 0;
 }
 
 static int copy_file(struct copy *c, int from, int to, const char *name, const struct stat *st)
 {
     sb_autofd int in = openat(from, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     sb_autofd int out = openat(to, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    return in < 0 || out < 0 ? -1 : copy_bytes(c, in, out, st->st_size);
+    if (in < 0 || out < 0 || copy_bytes(c, in, out, st->st_size) < 0)
+        return -1;
+    /* As dress() does; but of what is open no name has to be looked up, and hardly a file has attributes. */
+    const struct timespec times[2] = {st->st_atim, st->st_mtim};
+    if ((sup.mode != SB_MODE_SINGLE && fchown(out, st->st_uid, st->st_gid) < 0) ||
+        (flistxattr(in, NULL, 0) != 0 && copy_attributes(c, from, to, name) < 0))
+        return -1;
+    return fchmod(out, st->st_mode & 07777) < 0 ? -1 : futimens(out, times);
 }
 
 static int copy_link(struct copy *c, int from, int to, const char *name)
@@ -380,7 +387,7 @@ static int copy_other(struct copy *c, int from, const char *name, int to, const 
         rc = copy_link(c, from, to, name);
     else /* 0:0 hides something; there are no other devices */
         rc = mknodat(to, name, (st->st_mode & S_IFMT) | 0600, 0);
-    if (rc == 0)
+    if (rc == 0 && !S_ISREG(st->st_mode))
         rc = dress(c, from, to, name, st);
     return rc == 0 ? keep_name(c, to, name, st) : rc;
 }

@@ -152,6 +152,7 @@ struct box {
 
 static const char *image = "build/guest/pid1";
 static int use_userns, use_leaves, use_single, leaf_fds = 2;
+static int oom = -1; /* the file that counts whom the kernel has killed for memory */
 
 struct birth {
     int control, listener, image, go[2];
@@ -316,8 +317,12 @@ static void box_start_with(struct box *b, uint64_t limit)
     sb_pack_str(&p, SB_F_ENV, "OVER=box");
     if (limit)
         sb_pack_u64(&p, SB_F_LIMIT_COMMANDS, limit);
+    if (oom >= 0) {
+        sb_pack_u64(&p, SB_F_OOM, 1);
+        fds[nfds++] = fcntl(oom, F_DUPFD_CLOEXEC, 0);
+    }
     if (use_leaves)
-        nfds = make_leaves(fds, 4);
+        nfds += make_leaves(fds + nfds, 4);
     sb_pack_u64(&p, SB_F_LEAF_FDS, (uint64_t)leaf_fds);
     if (leaf_fds == 3)
         sb_pack_u64(&p, SB_F_CLONE_AT, 0x23456789abcull);
@@ -1505,6 +1510,7 @@ static void test_whole(struct box *b)
 }
 
 #include "guest_burst.h"
+#include "guest_memory.h"
 #include "guest_starting.h"
 
 static const struct {
@@ -1528,6 +1534,7 @@ static const struct {
     {"hostile", test_hostile},
     {"control", test_control},
     {"limit", test_limit},
+    {"memory", test_memory},
     {"single", test_single},
     {"bench", test_bench},
 };

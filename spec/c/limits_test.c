@@ -120,6 +120,15 @@ static void writes_what_version_two_wants(void)
     sb_limits_drop(&l);
 }
 
+static bool has_word(const char *list, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *at = list; at != NULL && (at = strstr(at, word)) != NULL; at += n)
+        if ((at == list || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\n' || at[n] == '\0'))
+            return true;
+    return false;
+}
+
 /* The first controller that the machine has for version 2 and that has a file to look for; else it is said. */
 static void turns_a_controller_on(void)
 {
@@ -139,13 +148,18 @@ static void turns_a_controller_on(void)
     sb_cgroup_start();
     char *have_here = cg.root < 0 ? NULL : sb_read_at(cg.root, "cgroup.controllers", 4096, NULL);
     for (; have_here != NULL && i < sizeof any / sizeof *any; i++)
-        if (strstr(have_here, any[i].controller) != NULL)
+        if (has_word(have_here, any[i].controller))
             break;
+    for (enum sb_bound what = 0; what < SB_BOUNDS; what++)
+        if (!has_word(have_here, bound[what].controller))
+            printf("  skip  %s as the kernel enforces it: the machine's %s controller is none of "
+                   "version 2\n",
+                   bound[what].limit, bound[what].controller);
     if (have_here == NULL || i == sizeof any / sizeof *any) {
         printf("  skip  turning a controller on: version 2 has none here\n");
     } else {
         char *on = sb_read_at(cg.root, "cgroup.subtree_control", 4096, NULL);
-        before = on != NULL && strstr(on, any[i].controller) != NULL;
+        before = has_word(on, any[i].controller);
         free(on);
         CHECK(sb_cgroup_control(any[i].controller, any[i].file));
         CHECK(sb_cgroup_control(any[i].controller, any[i].file)); /* also when it is on */

@@ -162,4 +162,36 @@ describe("sandbar serve as the Python SDK asks it", function()
     assert.same({ exited = true, status = "exit status 0" }, events[3][2].event["end"])
     assert.same({ message.END, {} }, events[4])
   end)
+
+  it("builds as root where its version is an old one", function()
+    local function build(name, version)
+      local begun = client.get(202, "POST", "/v3/templates", ('{"name":"%s"}'):format(name), AGENT)
+      local path = ("/templates/%s/builds/%s"):format(begun.templateID, begun.buildID)
+      local agent = client.with(AGENT, { ["user-agent"] = "e2b-python-sdk/" .. version })
+      local status = client.ask("POST", "/v2" .. path,
+        '{"fromImage":"e2bdev/base","force":true,"steps":[{"type":"RUN","args":["echo is-$(id -un)"]}]}', agent)
+      return status, path
+    end
+    assert.equal(400, (build("python-none", "new")))
+    for version, user in pairs { ["2.2.9"] = "root", ["2.45.1"] = "user" } do
+      local status, path = build("python-" .. user, version)
+      assert.equal(202, status)
+      local told = assert(helper.eventually(function()
+        local now = client.get(200, "GET", path .. "/status", nil, AGENT)
+        return (now.status == "ready" or now.status == "error") and now
+      end, 30))
+      assert.equal("ready", told.status)
+      local lines = {}
+      for _, entry in ipairs(told.logEntries) do
+        lines[entry.message] = true
+      end
+      assert.is_true(lines["is-" .. user], user)
+      local in_it = client.get(201, "POST", "/sandboxes", CREATE:format("false"):gsub("base", "python-" .. user), AGENT)
+      local envs = client.get(200, "GET", "/envs", nil, { ["e2b-sandbox-id"] = in_it.sandboxID,
+        ["e2b-sandbox-port"] = "49983", ["x-api-key"] = false })
+      assert.equal("user", envs.USER)
+      client.get(204, "DELETE", "/sandboxes/" .. in_it.sandboxID, nil, AGENT)
+      client.get(204, "DELETE", "/templates/python-" .. user, nil, AGENT)
+    end
+  end)
 end)

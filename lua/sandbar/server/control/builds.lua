@@ -218,6 +218,21 @@ local function from_of(ctx, given)
   return "base"
 end
 
+-- Does the client mean a build as it was before version 2.3.0 of its SDK? Nil and a refusal where the version makes no
+-- sense.
+local function is_old(request)
+  local agent = request.headers:get("user-agent") or ""
+  local version = agent:match("e2b%-js%-sdk/(%S*)") or agent:match("e2b%-python%-sdk/(%S*)")
+  if not version then
+    return false
+  end
+  local major, minor = version:match("^(%d+)%.(%d+)%.%d+")
+  if not major then
+    return nil, refusal(400, "the version of the SDK in User-Agent makes no sense")
+  end
+  return tonumber(major) < 2 or tonumber(major) == 2 and tonumber(minor) < 3
+end
+
 local START = {
   fromImage = "string", fromTemplate = "string", fromImageRegistry = "object", startCmd = "string", readyCmd = "string",
   steps = "array", force = "boolean",
@@ -232,15 +247,18 @@ local function start(ctx)
   if not build then
     return nil, err
   end
-  local from, plan
-  from, err = from_of(ctx, given)
+  local old, from, plan
+  old, err = is_old(ctx.request)
+  if old ~= nil then
+    from, err = from_of(ctx, given)
+  end
   local used = {}
   if from then
     plan, err = recipe.of(given, function(hash)
       local path = uploads.path(ctx.server, ctx.team, hash)
       used[hash] = path and true
       return path
-    end)
+    end, old)
   end
   if not plan then
     return nil, err

@@ -169,12 +169,14 @@ local function is_strings(list)
 end
 
 --- The recipe of a build's start request: { steps, origin }, or nil and a refusal. `file_of(hash)` is the path of an
---- uploaded archive, nil where there is none.
-function recipe.of(given, file_of)
-  local self = setmetatable({ steps = {}, origin = {}, at = "base", user = "user", workdir = HOME, env = {
+--- uploaded archive, nil where there is none. `old`: the steps begin as root, and what is built is for "user" all the
+--- same.
+function recipe.of(given, file_of, old)
+  local user = old and "root" or "user"
+  local self = setmetatable({ steps = {}, origin = {}, at = "base", user = user, workdir = HOME, env = {
     HOME = HOME, USER = "user", PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
   } }, Recipe)
-  put(self, { user = "user" })
+  put(self, { user = self.user })
   if given.fromImage then
     put(self, { workdir = HOME })
   end
@@ -191,6 +193,9 @@ function recipe.of(given, file_of)
     end
   end
   self.at = "finalize"
+  if old then
+    put(self, { user = "user" })
+  end
   if given.startCmd and given.startCmd ~= "" then
     put(self, { start = { "/bin/bash", "-l", "-c", given.startCmd } })
   end

@@ -100,6 +100,14 @@ http {
       ngx.print(tostring(sb.sleep(0.3) and sb.sleep(0.1)))
     } }
     location /begun { content_by_lua_block { ngx.print(seen.begun) } }
+    location /uncaught { content_by_lua_block {
+      sb.scope(function() sb.scope(function() sb.assert(sb.sleep("one")) end) end)
+    } }
+    location /raised { content_by_lua_block { sb.assert(sb.sleep("two")) } }
+    location /caught { content_by_lua_block {
+      local ok, err = pcall(sb.scope, function() sb.assert(sb.sleep("three")) end)
+      ngx.print(tostring(ok), " ", err.kind)
+    } }
     location /pid { content_by_lua_block { ngx.print(ngx.worker.pid()) } }
   }
 }
@@ -208,5 +216,18 @@ describe("sandbar in nginx", function()
     assert.is_nil(log:match("%[alert%][^\n]*"))
     assert.is_nil(log:match("%[error%][^\n]*"))
     assert.is_nil(log:match("%[crit%][^\n]*"))
+  end)
+
+  it("logs an error object that nobody caught: nginx says \"unknown reason\" of it", function()
+    local before = #helper.read_file(dir .. "/error.log")
+    get "/uncaught"
+    get "/raised"
+    assert.equal("false InvalidArgument", get "/caught")
+    local said = {}
+    for line in helper.read_file(dir .. "/error.log"):sub(before + 1):gmatch("sandbar: ([^\n]*)") do
+      said[#said + 1] = line:match("^nobody caught content_by_lua%b():%d: (sleep: .-%))")
+    end
+    assert.equal(2, #said)
+    assert.is_truthy(said[1]:find("one", 1, true) and said[2]:find("two", 1, true))
   end)
 end)

@@ -171,6 +171,9 @@ function errors.aggregate(reasons, op)
     cause = reasons[1] and reasons[1].error }
 end
 
+--- Told of what sandbar.assert and sandbar.scope are about to raise. A host that shows no error objects has its own.
+function errors.raised() end
+
 --- The standard assert, but what it raises is the error object itself, on every Lua. `where` of it is the file and line
 --- that raised it first: nobody else knows once scopes have closed, and an interpreter shows it.
 function errors.assert(...)
@@ -186,6 +189,7 @@ function errors.assert(...)
       err.where = ("%s:%d"):format(at.short_src, at.currentline)
     end
   end
+  errors.raised(err)
   error(err, 0)
 end
 

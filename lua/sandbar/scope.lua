@@ -301,10 +301,14 @@ function scope.run(...)
   local how = exit.of(r)
   local reasons = closing.close(s, how) or {}
   if #reasons == 0 then
+    if not r.ok then
+      errors.raised(r.error)
+    end
     return exit.pass_on(r)
   end
   local failure = errors.aggregate(exit.merge(exit.merge({}, how.reasons or {}), reasons), "scope")
   if not r.ok or exit.interrupted(reasons) then
+    errors.raised(failure)
     error(failure, 0)
   end
   return nil, failure

@@ -9,6 +9,7 @@
 
 local context = require "sandbar.context"
 local core = require "sandbar.core"
+local errors = require "sandbar.errors"
 
 local ngx = ngx
 
@@ -39,6 +40,25 @@ local spares, spare_count = {}, 0
 
 function openresty.report(message)
   ngx.log(ngx.ERR, "sandbar: ", core.redact(message))
+end
+
+-- Of an error that is no text nginx says "unknown reason". So it is logged here, unless there is a protected call
+-- around it that it may end in.
+function errors.raised(err)
+  if type(err) ~= "table" then
+    return
+  end
+  local level = 2
+  local frame = debug.getinfo(level, "f")
+  while frame do
+    if frame.func == pcall or frame.func == xpcall then
+      return
+    end
+    level = level + 1
+    frame = debug.getinfo(level, "f")
+  end
+  local where = rawget(err, "where")
+  openresty.report(("nobody caught %s%s"):format(where and where .. ": " or "", tostring(err)))
 end
 
 -- ---- who waits ----

@@ -55,6 +55,21 @@ describe("a program that ends", function()
     assert.equal("connect: no such (NotFound)", r.stderr)
   end)
 
+  it("without having waited for a task that failed heard nothing of it", function()
+    local r = run [[
+      sandbar.run(function()
+        sandbar.spawn(function() error("boom", 0) end)
+        seen = sandbar.spawn(function() return nil, "seen" end)
+        kept = sandbar.spawn(function() return nil, "kept" end)
+      end)
+      print(seen:wait())
+    ]]
+    assert.equal("nil\tseen\n", r.stdout)
+    assert.matches("^sandbar: task %d+ failed and nobody waited for it: boom.*\n"
+      .. "sandbar: task %d+ failed and nobody waited for it: kept\n$", r.stderr)
+    assert.equal(0, r.code)
+  end)
+
   it("by os.exit inside of a wait of another task", function()
     local r = run [[
       sandbar.spawn(function() sandbar.sleep(60) end)

@@ -280,6 +280,7 @@ function closing.abandoned(s)
       return nil, failure
     end
   end, { n = 0 })
+  t._observed = true -- it has said what there is to say
   task.start(t, true)
 end
 

@@ -64,4 +64,15 @@ function compat.load(name)
   return nil, tostring(module):match("^[^\n]*")
 end
 
+--- Calls fn when the Lua state is closed, if the value that this returns is kept until then.
+function compat.at_close(fn)
+  local newproxy = rawget(_G, "newproxy") -- where tables have no __gc
+  if not newproxy then
+    return setmetatable({}, { __gc = fn })
+  end
+  local proxy = newproxy(true)
+  getmetatable(proxy).__gc = fn
+  return proxy
+end
+
 return compat

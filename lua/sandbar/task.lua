@@ -33,7 +33,10 @@ local function failed(t)
   return t._status == "failed" and not t._observed
 end
 
+local unheard = {} -- number -> task that has failed, and for which nobody has waited as yet
+
 local function report(t)
+  unheard[t.id] = nil
   local reason = t._exit.reasons[1]
   host_of.current().report(("task %d failed and nobody waited for it: %s%s"):format(
     t.id, tostring(reason.error), reason.traceback or ""))
@@ -46,13 +49,15 @@ local function finish(t, r)
     t._fn, t._args = nil, nil
     if t._on_end then
       t._on_end(t)
-    elseif t._lost and failed(t) then
-      report(t)
+    elseif failed(t) then
+      unheard[t.id] = t
+      if t._lost then
+        report(t)
+      end
     end
   end
   wait.fire(t._ended)
 end
-
 
 function run(t)
   if context.interrupted(t._ctx) then
@@ -122,7 +127,7 @@ end
 
 --- What it came to, once it has ended: what it returned; raises what it raised, except a cancellation.
 function task.results(t)
-  t._observed = true
+  t._observed, unheard[t.id] = true, nil
   if t._on_observed then
     t._on_observed(t)
   end
@@ -139,6 +144,18 @@ function task.abandoned(t)
     report(t)
   end
 end
+
+-- The program ends: nobody will ask any more for those whose handles it had kept.
+task.at_close = compat.at_close(function()
+  local left = {}
+  for id in pairs(unheard) do
+    left[#left + 1] = id
+  end
+  table.sort(left)
+  for _, id in ipairs(left) do
+    report(unheard[id])
+  end
+end)
 
 function task.handle(t)
   return core.handle(Task, t)

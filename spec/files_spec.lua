@@ -283,6 +283,14 @@ describe("box.files", function()
       assert.equal("InvalidArgument", kind(files:read("a\0b")))
       assert.equal("InvalidArgument", kind(files:write("f", "", { mode = "9z" })))
       assert.equal("InvalidArgument", kind(files:write("f", "", { flag = "q" })))
+      for _, integer in ipairs { 644, 755, 600, 700, 777, 512 } do -- once the file got just any rights
+        local entry, err = files:write("f", "", { mode = integer })
+        assert.is_nil(entry)
+        assert.equal(("files:write: f: mode: a number is the bits themselves, 511 at most; write \"%d\" "
+          .. "(InvalidArgument)"):format(integer), tostring(err))
+        assert.equal("InvalidArgument", kind(files:chmod(".", integer)))
+      end
+      assert.equal("751", sandbar.assert(files:write("f", "", { mode = 489 })).mode)
       assert.equal("InvalidArgument", kind(files:open("f", "rw")))
       assert.has_error(function() files:read(3) end)
       assert.has_error(function() files:write("f", 3) end)

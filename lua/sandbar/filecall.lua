@@ -54,10 +54,17 @@ function filecall.check_path(op, index, path, level)
   return path
 end
 
--- "644", "0644" or raw bits.
+local MOST_AS_INTEGER = 511 -- "777"
+
+-- "644", "0644" or raw bits. The number 644, where that text was meant, is more than all bits of rights together; so
+-- are 755, 700, 600 and the like. The bits above those take a text.
 function filecall.mode_bits(op, path, mode)
   if mode == nil then
     return nil
+  end
+  if type(mode) == "number" and mode > MOST_AS_INTEGER and mode <= 7777 then
+    return filecall.invalid(op, path, ("mode: a number is the bits themselves, 511 at most; write \"%d\""):format(
+      mode))
   end
   local bits = type(mode) == "string" and mode:match("^[0-7]+$") and tonumber(mode, 8) or mode
   if type(bits) ~= "number" or bits < 0 or bits > 4095 or bits % 1 ~= 0 then

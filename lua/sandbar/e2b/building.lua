@@ -8,6 +8,7 @@ local client_of = require "sandbar.e2b.client"
 local digest = require "sandbar.digest"
 local errors = require "sandbar.errors"
 local fields = require "sandbar.e2b.record"
+local filecall = require "sandbar.filecall"
 local hosttree = require "sandbar.hosttree"
 local http = require "sandbar.http"
 local link = require "sandbar.link"
@@ -51,7 +52,11 @@ function step_of.copy(step, deadline)
   local given = step.given
   local mode = given.mode
   if type(mode) == "number" then
-    mode = ("%o"):format(mode)
+    local bits, wrong = filecall.mode_bits(OP, given.to, mode)
+    if not bits then
+      return nil, wrong
+    end
+    mode = ("%o"):format(bits)
   end
   local _, name = hosttree.split(given.copy)
   if name == "." or name == ".." or name == "" then

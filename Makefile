@@ -451,6 +451,11 @@ INST_BINDIR ?= $(PREFIX)/bin
 INSTALL ?= install
 MAIN := src/main/sandbar.lua
 
+# A ~ that the shell left as it is would be the name of a directory.
+ifneq ($(filter ~%,$(PREFIX)),)
+$(error PREFIX=$(PREFIX): the shell has not replaced the ~; write PREFIX="$$HOME/...")
+endif
+
 .PHONY: install uninstall rock
 install: all
 	@for f in $(LUA_SRC:lua/%=%) $(PAGE_SRC:lua/%=%); do \

@@ -219,6 +219,8 @@ describe("the control plane of E2B", function()
       } do
         kind("InvalidArgument", boxes:create(spec))
       end
+      local err = kind("InvalidArgument", boxes:create { network = { alow = {} } })
+      assert.equal("network: there is no key \"alow\"; the nearest known one is 'allow'", err.message)
       assert.equal(0, #plane:log())
     end)
 
@@ -768,6 +770,7 @@ describe("the control plane of E2B", function()
       kind("InvalidArgument", build { limits = { memory = 1000 } })
       kind("InvalidArgument", build { tags = { "a:b" } })
       kind("NotFound", build { steps = { { copy = dir .. "/none", to = "/" } } })
+      kind("InvalidArgument", build { steps = { { copy = dir .. "/single", to = "/", mode = 755 } } })
       assert.equal(0, #plane:log())
     end)
 

@@ -62,9 +62,16 @@ describe("box:exec", function()
       assert.equal(1, sandbar.assert(box:exec("exit 1")).exit_code)
       local r, err = box:exec("echo out; exit 4", { check = true })
       assert.is_nil(r)
-      assert.equal("CommandFailed", err.kind)
+      assert.equal("exec: the command exited with 4 (CommandFailed)", tostring(err))
       assert.equal(4, err.result.exit_code)
       assert.equal("out\n", err.result.stdout)
+      -- Once nothing of what the command had said about it was shown.
+      r, err = box:exec("echo first >&2; printf 'no such thing\\n\\n ' >&2; exit 4", { check = true })
+      assert.equal("exec: the command exited with 4: no such thing (CommandFailed)", tostring(err))
+      assert.is_nil(r)
+      r, err = box:exec("head -c 5000 /dev/zero | tr '\\0' x >&2; exit 4", { check = true })
+      assert.is_nil(r)
+      assert.equal("the command exited with 4: " .. ("x"):rep(200), err.message)
       assert.is_true(sandbar.assert(box:exec("true", { check = true })).ok)
     end)
   end)
@@ -319,6 +326,25 @@ describe("box:exec", function()
         assert.equal("Unsupported", err.kind)
         assert.is_truthy(err.message:find(option, 1, true))
       end
+    end)
+  end)
+
+  it("spoke of an argument 3 where the program had given one line, and of a hole where options had slipped in", function()
+    with_box(function(box)
+      for cmd, message in pairs {
+        ["echo \0"] = "exec: cmd: the shell line contains a zero byte (InvalidArgument)",
+        [("x"):rep(131072)] = "exec: cmd: the shell line has 131072 bytes; one argument may have at most 131071 "
+          .. "(use stdin or a file) (LimitExceeded)",
+        [{ "echo", "\0" }] = "exec: cmd: argument 2 contains a zero byte (InvalidArgument)",
+        [{ "pwd", cwd = "/tmp" }] = "exec: cmd: the list has a key \"cwd\"; options are the next argument (InvalidArgument)",
+        [{ "echo", [3] = "x" }] = "exec: cmd: the list has a hole (InvalidArgument)",
+      } do
+        local r, err = box:exec(cmd)
+        assert.is_nil(r)
+        assert.equal(message, tostring(err))
+      end
+      assert.error_matches(function() box:attach { pid = 5 } end,
+        "unknown option 'pid'; a number is given as it is: attach%(pid%)")
     end)
   end)
 

@@ -55,6 +55,12 @@ describe("installing", function()
     assert.equal("", (helper.shell("find " .. q(prefix) .. " -type f")))
   end)
 
+  it("below a ~ that no shell has replaced made a directory of that name", function()
+    local out, status = helper.shell(("make -n -C %s LUA=5.4 install 'PREFIX=~/sb' 2>&1"):format(q(tree)))
+    assert.equal(2, status)
+    assert.matches("PREFIX=~/sb: the shell has not replaced the ~; write PREFIX=\"$HOME/...\"", out, 1, true)
+  end)
+
   it("of one Lua is undone without the program of another", function()
     local prefix = helper.dir("prefix")
     local out, status = helper.shell(("make -C %s LUA=5.4 install PREFIX=%s"):format(q(tree), q(prefix)))

@@ -23,7 +23,10 @@ describe("the local provider", function()
     refused("InvalidArgument", "api_key", sandbar.open { provider = "e2b" })
     refused("InvalidArgument", "docker", sandbar.open { provider = "docker" })
     refused("InvalidArgument", "root", sandbar.open { root = "relative" })
-    assert.has_error(function() sandbar.open { rot = "/x" } end)
+    assert.error_matches(function() sandbar.open { rot = "/x" } end,
+      "provider local: unknown option 'rot'; the nearest known one is 'root'")
+    assert.error_matches(function() sandbar.open { provider = "e2b", root = "/x" } end,
+      "provider e2b: unknown option 'root'")
   end)
 
   it("went on making sandboxes after it was closed", function()
@@ -324,6 +327,8 @@ local sandbar = require "sandbar"
       assert.is_false(sandbar.assert(sandboxes:explain { network = network }).ok)
     end
     refused("InvalidArgument", "network = { allow = { ... } }", sandboxes:create { network = { "pypi.org" } })
+    refused("InvalidArgument", "there is no key \"alow\"; the nearest known one is 'allow'",
+      sandboxes:create { network = { alow = {} } })
     for _, network in ipairs { "allow", { allow = {} }, { allow = { "A.b.", "*.c", "10.0.0.0/8", "::1", "fd00::/8", "1.2.3.4" },
       deny = { "0.0.0.0/0", "::/0" } } } do
       assert.is_true(sandbar.assert(sandboxes:explain { network = network }).ok)
@@ -440,6 +445,10 @@ local sandbar = require "sandbar"
       ["'cwd'"] = { providers = { ["local"] = { cwd = 1 } } },
       ["'lable'"] = { providers = { ["local"] = { lable = {} } } },
       ["'memroy'"] = { providers = { ["local"] = { limits = { memroy = 1 } } } },
+      ["unknown option 'timeout'; how long the sandbox lives is 'lifetime'"] = { timeout = 1 },
+      ["unknown option 'memory'; it is in 'limits'"] = { memory = 1 },
+      ["unknown option 'image'; what a sandbox begins with is its 'template'"] = { image = "debian" },
+      ["option 'memory': number of bytes expected, got string"] = { limits = { memory = "1G" } },
       ["unknown option 'providers'"] = { providers = { ["local"] = { providers = {} } } },
     } do
       for _, name in ipairs { "create", "create_scoped", "explain" } do

@@ -32,7 +32,6 @@ local sandbar = {}
 ---@field retries? integer e2b: of a call that is safe to repeat (default 3)
 ---@field transport? table e2b: with request(self, request, timeout, op), instead of the network
 ---@field root? string local: the state directory (default by user: /var/lib/sandbar as root, else below XDG_STATE_HOME)
----@field templates? string local: directory of named templates (not in this version)
 ---@field linger? sandbar.Duration local: how long an idle supervisor stays (default 60; 0: it leaves at once)
 
 --- A provider. Pure configuration: no I/O, never waits, survives fork.
@@ -90,7 +89,7 @@ function sandbar.secret(value) end
 ---@return any ... what fn returned
 function sandbar.run(fn, ...) end
 
---- A task beside the caller. Prefer scope:spawn, which bounds its life.
+--- A task beside the caller. Prefer scope:spawn, which bounds its life. A failure nobody waits for is told on stderr.
 ---@param fn function
 ---@return sandbar.Task
 function sandbar.spawn(fn, ...) end

@@ -37,7 +37,7 @@ local is = {
 
 -- How a message calls a type that is not a Lua one.
 local SPOKEN = {
-  size = "number", duration = "number or string", timeout = "number, string or false",
+  size = "number of bytes", duration = "number or string", timeout = "number, string or false",
   callable = "function", list = "table", map = "table", readable = "file", secret = "string or secret", any = "value",
 }
 
@@ -158,16 +158,26 @@ function check.nearest(name, known)
   return best
 end
 
+--- What a message says behind a key that is not in `known`: which one may be meant.
+function check.hint(key, known)
+  local near = type(key) == "string" and check.nearest(key, known)
+  return near and ("; the nearest known one is '%s'"):format(near) or ""
+end
+
+local advice = setmetatable({}, { __mode = "k" }) -- schema -> { key that is tried in vain = what is meant }
+
+--- Keys that look like no key of `schema` and yet are tried: what is said of each.
+function check.advise(schema, words)
+  advice[schema] = words
+end
+
 -- Why `key` is not allowed in a table with the keys of `schema`.
 local function unknown(key, schema)
   if type(key) ~= "string" then
     return ("unknown option [%s]"):format(tostring(key))
   end
-  local near = check.nearest(key, schema)
-  if not near then
-    return ("unknown option '%s'"):format(key)
-  end
-  return ("unknown option '%s'; the nearest known one is '%s'"):format(key, near)
+  local word = advice[schema] and advice[schema][key]
+  return ("unknown option '%s'%s"):format(key, word and "; " .. word or check.hint(key, schema))
 end
 
 -- A schema's types parsed by key, and the list of required keys. Schemas are constants: each once.

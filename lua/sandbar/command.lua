@@ -50,6 +50,23 @@ function command.schema(extra)
   return out
 end
 
+-- Can it be an argument? True, or nil and why not.
+local function check_text(text, said)
+  if text:find("%z") then
+    return invalid("cmd", said .. " contains a zero byte")
+  end
+  if #text > MAX_STRING then
+    return nil, errors.new {
+      kind = "LimitExceeded",
+      code = "E2BIG",
+      limit = "argument",
+      message = ("%s has %d bytes; one argument may have at most %d (use stdin or a file)"):format(said, #text,
+        MAX_STRING),
+    }
+  end
+  return true
+end
+
 local function check_vector(argv, what)
   if #argv == 0 then
     return invalid("cmd", what .. ": the argument vector is empty")
@@ -59,23 +76,16 @@ local function check_vector(argv, what)
     if type(arg) == "number" then
       arg = tostring(arg)
     end
-    if arg:find("%z") then
-      return invalid("cmd", ("%s: argument %d contains a zero byte"):format(what, i))
-    end
-    if #arg > MAX_STRING then
-      return nil, errors.new {
-        kind = "LimitExceeded",
-        code = "E2BIG",
-        limit = "argument",
-        message = ("%s: argument %d has %d bytes; one argument may have at most %d (use stdin or a file)"
-          ):format(what, i, #arg, MAX_STRING),
-      }
+    local ok, err = check_text(arg, ("%s: argument %d"):format(what, i))
+    if not ok then
+      return nil, err
     end
     out[i] = arg
   end
   for key in pairs(argv) do
     if out[key] == nil then
-      return invalid("cmd", ("%s: the list has a hole or a key %q"):format(what, tostring(key)))
+      return invalid("cmd", ("%s: the list has %s"):format(what, type(key) == "string"
+        and ("a key %s; options are the next argument"):format(errors.quoted(key)) or "a hole"))
     end
   end
   if out[1] == "" then
@@ -134,7 +144,11 @@ local function stages_of(cmd, opts)
     if opts.login then
       table.insert(argv, 2, "-l")
     end
-    local vector, err = check_vector(argv, "cmd")
+    local vector
+    local ok, err = check_text(cmd, "cmd: the shell line")
+    if ok then
+      vector, err = check_vector(argv, "cmd")
+    end
     return vector and { vector }, err
   end
   if opts.shell or opts.login then

@@ -12,6 +12,7 @@ local record = require "sandbar.record"
 local streamed = lazy "sandbar.streamed"
 
 local MAX_OUTPUT = 67108864 -- bytes kept per stream
+local SHOWN = 200 -- bytes of the last line on stderr that an error shows
 local GRACE = 0.25 -- seconds for the end of the output once the command itself has ended
 
 local exec = { GRACE = GRACE }
@@ -55,10 +56,11 @@ local function failed(result)
   elseif result.reason == "memory" then
     how = "was killed for its memory"
   end
+  local last = (result.stderr or ""):match("([^\r\n]*%S[^\r\n]*)%s*$") or ""
   return nil, errors.new {
     kind = "CommandFailed",
     op = "exec",
-    message = "the command " .. how,
+    message = errors.with_output("the command " .. how, last:sub(1, SHOWN)),
     result = result,
   }
 end

@@ -35,7 +35,7 @@ function provider.open(opts)
   end
   if which == "local" or which == "e2b" then
     local module = require("sandbar." .. which .. ".provider")
-    check.options("open", 1, opts, module.OPTIONS, 2)
+    check.options("open", 1, opts, module.OPTIONS, 2, ("provider %s: "):format(which))
     local opened, err = module.open(opts, 3) -- no tail call: it would hide the caller
     return opened, err
   end

@@ -76,6 +76,8 @@ function methods:start(cmd, opts)
   return start.run(state._link, cmd, opts)
 end
 
+local TARGET = { tag = "!string" }
+check.advise(TARGET, { pid = "a number is given as it is: attach(pid)" })
 local ATTACH = { expect = "table", from = "integer|table", timeout = "timeout" }
 local FROM = { stdout = "integer", stderr = "integer" }
 local EXPECT = { sandbox = "string", labels = "table", cwd = "string" }
@@ -83,7 +85,7 @@ local EXPECT = { sandbox = "string", labels = "table", cwd = "string" }
 function methods:attach(target, opts)
   local state = state_of(self)
   if type(target) == "table" then
-    check.options("attach", 1, target, { tag = "!string" })
+    check.options("attach", 1, target, TARGET)
   else
     check.arg("attach", 1, target, "integer|string")
   end

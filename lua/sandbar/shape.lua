@@ -29,6 +29,12 @@ local SCHEMA = {
   providers = "table",
 }
 
+check.advise(SCHEMA, {
+  timeout = "how long the sandbox lives is 'lifetime', how long the call may take is in the next argument",
+  memory = "it is in 'limits'", cpus = "it is in 'limits'", disk = "it is in 'limits'",
+  image = "what a sandbox begins with is its 'template'",
+})
+
 -- What providers[name] may say: anything but providers again.
 local OWN_SCHEMA = {}
 for key, types in pairs(SCHEMA) do
@@ -36,9 +42,11 @@ for key, types in pairs(SCHEMA) do
 end
 
 local LIMITS = { wall_time = "timeout" }
-for _, name in ipairs { "cpus", "disk", "files", "max_commands", "max_concurrent_execs", "max_env", "max_output",
-  "memory", "processes" } do
+for _, name in ipairs { "cpus", "files", "max_commands", "max_concurrent_execs", "processes" } do
   LIMITS[name] = "number"
+end
+for _, name in ipairs { "disk", "max_env", "max_output", "memory" } do
+  LIMITS[name] = "size"
 end
 
 local DEEP = { labels = true, env = true, limits = true }

@@ -56,6 +56,8 @@ describe("sandbar serve and two teams:", function()
         assert.equal(401, json.decode(body).code)
       end
     end
+    local _, body = client.ask("GET", "/v2/sandboxes", nil, { ["x-api-key"] = false })
+    assert.matches("the header X-API-Key", json.decode(body).message, 1, true)
     client.get(200, "GET", "/sandboxes/" .. id)
   end)
 

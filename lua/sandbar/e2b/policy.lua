@@ -139,7 +139,7 @@ function policy.map(wanted, network)
   end
   for key, value in pairs(wanted) do
     if not KEYS[key] then
-      return invalid("network", ("network: there is no key %q"):format(tostring(key)))
+      return invalid("network", ("network: there is no key %q%s"):format(tostring(key), check.hint(key, KEYS)))
     elseif KEYS[key] ~= "any" and type(value) ~= KEYS[key] then
       return invalid("network." .. key, ("network.%s: a table is needed"):format(key))
     end

@@ -80,7 +80,8 @@ function network.check(policy, f)
   end
   for key in pairs(policy) do
     if not KEYS[key] then
-      return invalid("network", ("network: there is no key %s"):format(errors.quoted(tostring(key))))
+      return invalid("network", ("network: there is no key %s%s"):format(errors.quoted(tostring(key)),
+        check.hint(key, KEYS)))
     end
   end
   if policy.allow == nil then

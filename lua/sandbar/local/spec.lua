@@ -77,7 +77,7 @@ clause("template", function(s, f)
   end
   for key in pairs(template) do
     if key ~= "rootfs" then
-      return unsupported("template", ("template: %s is not known here, only rootfs"):format(
+      return unsupported("template", ("template: %s is not known here, only 'rootfs'"):format(
         errors.quoted(tostring(key))))
     end
   end

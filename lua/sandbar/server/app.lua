@@ -57,7 +57,7 @@ end
 
 local routes = collect()
 
-local NO_KEY = "Invalid API key: the server's screen or its file of keys has one"
+local NO_KEY = "Invalid API key: the header X-API-Key has to be one of the server's screen or its file of keys"
 
 local function missing(request, segments)
   local first = segments[1] == "v2" and segments[2] or segments[1]

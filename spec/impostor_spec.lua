@@ -1,3 +1,4 @@
+-- check: limit 300
 -- check: only 5.4
 -- check: no asan
 -- check: no user
@@ -117,6 +118,7 @@ describe("an impostor at the supervisor's socket", function()
       destroy = function(t) return own:destroy("x", { timeout = t }) end,
       capabilities = function(t) return own:capabilities { timeout = t } end,
       snapshots = function(t) return own.snapshots:list { timeout = t } end,
+      templates = function(t) return own.templates:list { timeout = t } end,
       delete = function(t) return own.templates:delete("x", { timeout = t }) end,
     }
   end

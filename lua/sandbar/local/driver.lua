@@ -59,6 +59,20 @@ function Driver:request(opname, timeout, name, fields)
   end, fields.id and { id = fields.id })
 end
 
+-- The fields of an answer, or of each of its parts (`all`), where every one has what a true answer has.
+local function complete(opname, all, ...)
+  for _, name in ipairs { ... } do
+    for _, fields in ipairs(all) do
+      if fields[name] == nil then
+        return nil, errors.new {
+          kind = "Protocol", op = opname, message = ("the supervisor's answer lacks %s"):format(name),
+        }
+      end
+    end
+  end
+  return all
+end
+
 function Driver:hello(timeout)
   return self:request("hello", timeout, "hello", { network = "?" }) -- what it can do for networks is tried out
 end
@@ -113,7 +127,10 @@ function Driver:set_lifetime(id, lifetime, timeout, extend)
   r, err = self:request("set_lifetime", timeout, "lifetime", {
     id = id, lifetime_ms = ms, extend = extend and 1 or nil,
   })
-  return r and r.fields.ends_ms / 1000, err
+  if r then
+    r, err = complete("set_lifetime", { r.fields or {} }, "ends_ms")
+  end
+  return r and r[1].ends_ms / 1000, err
 end
 
 -- The kind that was taken, or what a paused one has.
@@ -140,12 +157,18 @@ end
 function Driver:snapshot(id, name, temporary, timeout)
   local r, err = self:request("snapshot", timeout, "snapshot",
     { id = id, snapshot = name or core.uuid(), temporary = temporary and 1 or nil })
-  return r and r.fields.snapshot, err
+  if r then
+    r, err = complete("snapshot", { r.fields or {} }, "snapshot")
+  end
+  return r and r[1].snapshot, err
 end
 
 function Driver:snapshots(timeout)
   local r, err = self:request("list", timeout, "list_snapshots", {})
-  return r and (r.parts or {}), err
+  if not r then
+    return nil, err
+  end
+  return complete("list", r.parts or {}, "snapshot", "created_ms")
 end
 
 function Driver:delete_snapshot(name, timeout)
@@ -167,8 +190,12 @@ function Driver:templates(name, steps, timeout)
   if not r then
     return nil, err
   end
-  local last = r.fields or {}
-  return r.parts or {}, last.step_key or {}, last.data
+  local last, parts = r.fields or {}
+  parts, err = complete("list", r.parts or {}, "template", "created_ms")
+  if not parts then
+    return nil, err
+  end
+  return parts, last.step_key or {}, last.data
 end
 
 function Driver:publish(fields, timeout)

@@ -9,7 +9,9 @@ local helper = require "spec.helper"
 local core = require "sandbar.core"
 local provider = require "sandbar.e2b.provider"
 local sandbar = require "sandbar"
+local sandbox = require "sandbar.sandbox"
 local serve = require "spec.support.serve"
+local wait = require "sandbar.wait"
 
 describe("a process in a hosted sandbox", function()
   local server, boxes, box
@@ -112,6 +114,53 @@ describe("a process in a hosted sandbox", function()
       q = assert(other:start({ "sleep", "7190" }, { detached = true }))
     until q.pid >= p.pid
     kind("NotFound", other:attach(ref))
+    assert(other:destroy())
+    other:close()
+  end)
+
+  it("A-72: that was kept over a pause to disk hit whoever had its number then", function()
+    local other = assert(boxes:create { lifetime = 60 })
+    assert(other:exec("i=0; while [ $i -lt 400 ]; do /bin/true; i=$((i+1)); done")) -- the next run has lower numbers
+    local scope = sandbar.new_scope()
+    local p = assert(other:start({ "sleep", "7180" }, { scope = scope, stdin = "pipe" }))
+    local over = assert(other:start("sleep 7181 & exit 0", { stdout = "ignore", stderr = "ignore" }))
+    assert(over:wait { timeout = 10 })
+    local watching = assert(other:attach(p.pid))
+    -- One that this library did not start.
+    local rpc = core.state(other, sandbox.class)._link.rpc
+    local foreign = assert(wait.op(rpc:stream("process.Process/Start", "process.StartRequest",
+      { process = { cmd = "/bin/sleep", args = { "7182" } }, stdin = true }, {}), 10, "start")).object
+    local attached = assert(other:attach(foreign:pid()))
+    assert(attached:signal "CONT")
+    foreign:close()
+    assert(other:pause { keep = "disk" })
+    assert(other:resume())
+    local numbers = { over.pid, p.pid, attached.pid }
+    table.sort(numbers)
+    local strangers = assert(other:start({ "sh", "-c", [[
+      for n; do
+        while :; do
+          setsid sleep 7183 & at=$!
+          [ $at -lt $n ] || break
+          kill -9 $at
+        done
+        [ $at = $n ] || echo missed $n
+      done 2>/dev/null
+      echo all; wait]], "sh", tostring(numbers[1]), tostring(numbers[2]), tostring(numbers[3]) }, { detached = true }))
+    assert.equal("all", strangers.stdout:read("l", { timeout = 20 }))
+    for _, handle in ipairs { p, watching, attached, over } do
+      kind("NotRunning", handle:signal "KILL")
+      kind("NotRunning", handle:signal("KILL", { group = true }))
+      kind("NotRunning", handle:kill { grace = 0 })
+    end
+    kind("NotRunning", watching:wait { timeout = 10 })
+    kind("Closed", p.stdin:write("x", { timeout = 10 }))
+    assert(scope:adopt(attached))
+    assert(scope:close())
+    assert(over:close())
+    for _, number in ipairs(numbers) do
+      assert.is_true(other:exec({ "kill", "-0", tostring(number) }).ok, number .. " was killed")
+    end
     assert(other:destroy())
     other:close()
   end)
@@ -320,6 +369,68 @@ describe("a process in a hosted sandbox", function()
       assert(p:kill { grace = 0 })
     end)
 
+    it("A-68: goes a minute after the end of its process, and so does every trace of it", function()
+      local p
+      sandbar.scope(function(scope)
+        p = assert(box:start("echo on; exec sleep 7188", { stdout = "spool", scope = scope }))
+        assert.equal("on", p.stdout:read "l")
+      end)
+      local function left()
+        return box:exec("ls -d /tmp/.sandbar-* | while read -r d; do grep -l '^" .. p.pid .. " ' $d/id; done").stdout
+      end
+      assert.are_not.equal("", left())
+      local keeper = assert(box:exec("cat $(dirname " .. left():match "[^\n]+" .. ")/keeper")).stdout:match "%d+"
+      local waiting = helper.eventually(function() -- for the minute
+        return box:exec({ "pgrep", "-P", keeper, "-x", "sleep" }).ok
+      end)
+      assert.is_truthy(waiting)
+      assert.is_truthy(helper.eventually(function() -- once more where a reader has just gone
+        assert(box:exec({ "pkill", "-P", keeper, "-x", "sleep" }))
+        return left() == ""
+      end))
+      kind("InvalidArgument", box:attach(p.pid, { from = 0 })) -- nothing is kept of it
+    end)
+
+    it("A-77: is not read while the sandbox is paused, which reading does not wake", function()
+      local other = assert(boxes:create { lifetime = 60 })
+      local p = assert(other:start("echo on; read a; echo $a", { stdin = "pipe", stdout = "spool" }))
+      assert.equal("on", p.stdout:read "l")
+      assert(other:pause { keep = "memory" })
+      kind("NotRunning", p.stdout:read("l", { timeout = 20 }))
+      kind("NotRunning", other:attach(p.pid, { from = 0 }))
+      assert.equal("paused", boxes:info(other.id).state)
+      assert(other:resume())
+      local q = assert(other:attach(p.pid, { from = 0 }))
+      q.stdin:write "off\n"
+      assert.equal("on\noff\n", q.stdout:read("a", { timeout = 20 }))
+      assert(other:destroy())
+      other:close()
+    end)
+
+    it("whose files the user has changed made root hang, read or empty others", function()
+      local pid = assert(box:exec("true")).pid
+      assert(box:exec("for d in 1 2; do mkdir -m 700 /tmp/.sandbar-$d$d$d$d; done; mkfifo /tmp/.sandbar-1111/id; "
+        .. "ln -s /dev/zero /tmp/.sandbar-2222/id; ln -s /tmp/.sandbar-1111 /tmp/.sandbar-3333"))
+      assert.equal(0, assert(assert(box:attach(pid, { timeout = 20 })):wait()).exit_code)
+      assert(box:exec("rm -r /tmp/.sandbar-1111 /tmp/.sandbar-2222 /tmp/.sandbar-3333"))
+      local plant = {
+        fifo = { "mv 1.0 x; mkfifo 1.0", "OutcomeUnknown" },
+        link = { "mv 1.0 x; ln -s /tmp/secret 1.0", "OutcomeUnknown" },
+        keeper = { "mv keeper x; mkfifo keeper", "OutcomeUnknown" },
+        mark = { "perl -e 'symlink \"/tmp/secret\", \"r.$_\" for 1 .. 40000'", "NotFound" },
+      }
+      assert(box:exec("echo secret >/tmp/secret; chmod 600 /tmp/secret", { user = "root" }))
+      for _, way in pairs(plant) do
+        local p = assert(box:start("echo on; read a; echo $a", { stdin = "pipe", stdout = "spool" }))
+        assert.equal("on", p.stdout:read "l")
+        assert(box:exec(("cd $(dirname $(grep -l '^%d ' /tmp/.sandbar-*/id)) && %s"):format(p.pid, way[1])))
+        local q = assert(box:attach(p.pid, { from = 0 }))
+        kind(way[2], q.stdout:read("l", { timeout = 20 }))
+        assert(p:kill { grace = 0 })
+      end
+      assert.equal("secret\n", assert(box:exec("cat /tmp/secret", { user = "root" })).stdout)
+    end)
+
     it("cannot be asked for from where there is none", function()
       local p = assert(box:start({ "sleep", "7199" }))
       kind("InvalidArgument", box:attach(p.pid, { from = 0 }))
@@ -429,9 +540,9 @@ describe("a process in a hosted sandbox", function()
         with_daemon(true, function(name, args)
           if name == "Connect" then
             return { START, ended(0), OVER }
-          elseif args[2]:find("tail -c", 1, true) then
+          elseif (args[4] or ""):find("$told", 1, true) then
             n = n + 1
-            return script(tonumber(args[6]), n)
+            return script(tonumber(args[8]), n)
           end
           return IDENTITY
         end, function(to)

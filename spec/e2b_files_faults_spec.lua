@@ -70,6 +70,20 @@ describe("files of a hosted sandbox", function()
     assert.equal("stat stat stat", runs())
   end)
 
+  it("left a worker that had begun and could not say so: it waited for its input until the sandbox ended", function()
+    daemon.answers.hold, daemon.answers.write, daemon.answers.mkdir = canned.UNTOLD, canned.UNTOLD, canned.UNTOLD
+    kind("OutcomeUnknown", files:open("/f"))
+    kind("OutcomeUnknown", files:mkdir("/d"))
+    kind("OutcomeUnknown", files:write("/f", "x"))
+    assert.equal("hold mkdir write abort", runs())
+    assert.is_truthy(helper.eventually(function()
+      sandbar.sleep(0.01)
+      return #daemon.killed == 3
+    end))
+    table.sort(daemon.killed)
+    assert.same({ 1001, 1002, 1003 }, daemon.killed)
+  end)
+
   it("takes a half answer, and one that makes no sense, for none", function()
     for _, text in ipairs { "", "x", "+", "+f\0/f\0", "-2\0", "+" .. ENTRY .. ENTRY } do
       daemon.answers.stat = text

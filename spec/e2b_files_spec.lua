@@ -115,6 +115,26 @@ describe("files of a hosted sandbox", function()
     sandbar.assert(files:remove("/tmp/private", { user = "root" }))
   end)
 
+  it("followed a link of the user's when root changed modes and attributes", function()
+    sandbar.assert(files:write("/tmp/roots", "x", { user = "root", mode = "600" }))
+    said "ln -s /tmp/roots planted; touch mine; ln -s mine planted2"
+    for _, path in ipairs { "planted", "planted2" } do
+      assert.equal("ELOOP", kind("Platform", files:chmod("/home/user/" .. path, "666", { user = "root" })).code)
+    end
+    assert.equal("600", files:stat("/tmp/roots", { user = "root" }).mode)
+    sandbar.assert(files:chmod("planted2", "640")) -- with no more rights than whoever made it
+    assert.equal("640", files:stat("mine").mode)
+    sandbar.assert(files:chmod("/home/user/mine", "600", { user = "root" }))
+    assert.equal("600", files:stat("mine").mode)
+    said "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")' && mkfifo pipe"
+    for _, path in ipairs { "sock", "pipe" } do
+      sandbar.assert(files:chmod("/home/user/" .. path, "640", { user = "root" }))
+      assert.equal("640", files:stat(path).mode)
+    end
+    sandbar.assert(files:remove("/tmp/roots", { user = "root" }))
+    said "rm planted planted2 mine sock pipe"
+  end)
+
   it("B-41 B18 B23: lists, moves, copies, removes and finds names that are bytes", function()
     local names = { "a b", "a+b", "a%20b", "100%", "a#b", "a?b=c&d", "-rf", "a;id", "$(id)", "a'b\"c", "a\\b", "\233\n" }
     for _, name in ipairs(names) do

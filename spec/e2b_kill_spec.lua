@@ -60,6 +60,10 @@ describe("a command in a hosted sandbox that nobody waits for", function()
     assert.is_true(serve.has_ended(box, "^sleep " .. name), name .. " goes on")
   end
 
+  local function assert_no_worker()
+    assert.is_true(serve.has_ended(box, "^perl"), "a worker goes on")
+  end
+
   it("went on when its time was over before its start was told of, and the error said otherwise", function()
     stopped(function()
       local r, err = box:exec(command "8101", { timeout = 0.3 })
@@ -80,6 +84,18 @@ describe("a command in a hosted sandbox that nobody waits for", function()
     for i = 8101, 8104 do
       assert_killed(tostring(i))
     end
+  end)
+
+  it("was left when it was a worker of a file's, which nobody gave any input", function()
+    stopped(function()
+      for _, call in ipairs { { "open", "f", "w" }, { "write", "g", "x" }, { "stat", "g" } } do
+        local r, err = box.files[call[1]](box.files, call[2], call[3] or { timeout = 0.3 },
+          call[3] and { timeout = 0.3 } or nil)
+        assert.is_nil(r)
+        assert.equal("Timeout", err.kind)
+      end
+    end)
+    assert_no_worker()
   end)
 
   it("went on when it was cancelled before its start was told of", function()

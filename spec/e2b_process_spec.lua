@@ -203,6 +203,29 @@ describe("commands in a hosted sandbox", function()
       assert_ended "sleep 7178"
     end)
 
+    it("PS-11: is waited for as long as one likes, which does nothing to it", function()
+      local p = assert(box:start("read a; exit 5", { stdin = "pipe" }))
+      for _, timeout in ipairs { 0.05, 0 } do
+        local r, err = p:wait { timeout = timeout }
+        assert.is_nil(r)
+        assert.equal("Timeout", err.kind)
+        assert.equal(timeout, err.limit)
+      end
+      sandbar.run(function()
+        local task = sandbar.spawn(function()
+          return p:wait()
+        end)
+        sandbar.sleep(0)
+        task:cancel "enough"
+        local r, err = task:wait()
+        assert.is_nil(r)
+        assert.equal("Cancelled", err.kind)
+      end)
+      assert.is_true(p:running())
+      p.stdin:write "\n"
+      assert.equal(5, assert(p:wait { timeout = 10 }).exit_code)
+    end)
+
     it("has a terminal that can be typed at and resized", function()
       local p = assert(box:start("stty -echo; stty size; read a; echo got $a; stty size", { pty = { cols = 100, rows = 30 } }))
       assert.equal("30 100\r", p.stdout:read "l")

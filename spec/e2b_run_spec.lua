@@ -425,6 +425,18 @@ describe("a command over a stream", function()
       assert.equal("OutcomeUnknown", err.kind)
     end)
 
+    it("A-72: went to whoever had the number after its command's stream had been cut", function()
+      local r = assert(wait.op(begin("h;" .. START .. "c;"), 5, "start"))
+      local stdin = http.input(origin, "/process.Process/SendInput", "/process.Process/CloseStdin",
+        { "Content-Type: application/proto", "script: " .. TAKEN }, 7, false, r.object)
+      local _, err = wait.op(r.object:wait(), 5, "wait")
+      assert.equal("OutcomeUnknown", err.kind)
+      local before = counts()
+      _, err = wait.op(stdin:write "a", 5, "write")
+      assert.equal("Closed", err.kind)
+      assert.equal(before, (counts()))
+    end)
+
     it("goes on when its handle is collected", function()
       local op = input("w50;" .. TAKEN):write "abc"
       collectgarbage()
@@ -448,17 +460,21 @@ describe("a command over a stream", function()
     end
 
     -- What finds processes by a list, and kills one.
-    local function killer(list)
+    local function killer(list, left)
       local body, at = e2b_helper.killer()
+      local other, other_at
+      if left then
+        other, other_at = e2b_helper.killer("a.run", "-")
+      end
       return http.killer(origin, "box", "/process.Process/List", { "Content-Type: application/proto", "script: " .. list },
         "/process.Process/Start", { "Content-Type: application/connect+proto", "script: h;" .. START .. ended(0) .. OVER
-        .. "z;" }, body, at)
+        .. "z;" }, body, at, other, other_at)
     end
 
-    local function run(script, list, max)
+    local function run(script, list, max, left)
       return http.run(origin, "/process.Process/Start", {
         "Content-Type: application/connect+proto", "Connect-Protocol-Version: 1", "script: " .. script,
-      }, "process.StartRequest", { process = { cmd = "true" } }, 20, max, killer(list), "a-token")
+      }, "process.StartRequest", { process = { cmd = "true" } }, 20, max, killer(list, left), "a-token")
     end
 
     local LIST = answer("200 OK", assert(message.encode("process.ListResponse", { processes = {
@@ -474,7 +490,7 @@ describe("a command over a stream", function()
       end)
     end
 
-    it("is found by its token before its start was told of, by its number after that", function()
+    it("is found by its token, before its start was told of and after", function()
       for _, max in ipairs { 10, false } do
         local before = counts()
         local r, err, partial = wait.op(run("q;", LIST, max or nil), 0.3, "exec")
@@ -487,8 +503,23 @@ describe("a command over a stream", function()
       local before = counts()
       local _, _, partial = wait.op(run("h;" .. START .. "q;", LIST, 10), 0.3, "exec")
       assert(wait.op(partial.release:op(), 5, "exec"))
-      assert.equal("0000000007", killed())
-      assert.equal(before + 2, (counts()))
+      assert.equal("0000000041", killed())
+      assert.equal(before + 3, (counts()))
+    end)
+
+    it("A-72: was killed by its number when somebody else had that", function()
+      local other = answer("200 OK", assert(message.encode("process.ListResponse", { processes = {
+        { pid = 7, config = { cmd = "sh", args = { "-c", "x #another", "a-token" } } },
+      } }, "proto")))
+      local before = counts()
+      local _, _, partial = wait.op(run("h;" .. START .. "q;", other, 10), 0.3, "exec")
+      assert(wait.op(partial.release:op(), 5, "exec"))
+      assert.equal(before + 2, (counts())) -- it was looked for
+      _, _, partial = wait.op(run("h;" .. START .. "q;", other, 10, true), 0.3, "exec")
+      assert(wait.op(partial.release:op(), 5, "exec"))
+      assert.equal("0000000007", killed()) -- what is left of its group, in that run
+      local _, _, body = counts()
+      assert.truthy(body:find(hex "a.run", 1, true))
     end)
 
     it("is left alone when it has ended by itself, or its sandbox is gone", function()
@@ -523,8 +554,8 @@ describe("a command over a stream", function()
       local r = assert(wait.op(run("h;" .. START .. "q;", LIST), 5, "start"))
       local before = counts()
       assert(wait.op(r.release:op(), 5, "close"))
-      assert.equal("0000000007", killed())
-      assert.equal(before + 1, (counts()))
+      assert.equal("0000000041", killed())
+      assert.equal(before + 2, (counts()))
       r.object:close()
     end)
   end)

@@ -101,9 +101,14 @@ local function exited(state, deadline, timeout)
   if fields then
     return exit_record(state, fields)
   end
-  local r, err, partial = wait.op(state._native:wait(), link.left(deadline), "wait")
+  local op, err = state._native:wait(link.left(deadline))
+  if not op then
+    return nil, errors.from(link.told(err, timeout), "wait")
+  end
+  local r, partial
+  r, err, partial = wait.op(op, link.left(deadline), "wait")
   if not r then
-    r, err = state._link:ended(link.told(err, timeout), partial)
+    r, err = state._link:ended(link.told(err, timeout), partial, state._serial)
     if not r then
       return nil, err
     end

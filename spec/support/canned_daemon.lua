@@ -63,18 +63,29 @@ handlers["/process.Process/Start"] = function(self, request)
       fields[name] = unescaped(value)
     end
   end
-  local answer
+  local answer, pid
   if args[2]:find("perl", 1, true) then -- not what ends another
     self.runs[#self.runs + 1] = args[4]
-    answer = self.answers[args[4]]
+    answer, pid = self.answers[args[4]], 1000 + #self.runs
+    self.listed[#self.listed + 1] = { pid = pid, config = given.process }
+    if answer == daemon.UNTOLD then
+      return request:abort()
+    end
+  else
+    self.killed[#self.killed + 1] = tonumber(args[5])
   end
   local out = stream(request, "process.StartResponse")
-  out:send { event = { start = { pid = 1000 + #self.runs } } }
+  out:send { event = { start = { pid = pid or 900 } } }
   if type(answer) == "function" then
     return answer(out, fields)
   end
   out:say(answer or "+")
   out:finish()
+end
+
+handlers["/process.Process/List"] = function(self, request)
+  request:read_all(1000000)
+  request:respond(200, UNARY, assert(message.encode("process.ListResponse", { processes = self.listed }, "proto")))
 end
 
 handlers["/process.Process/SendInput"] = function(self, request)
@@ -97,12 +108,16 @@ handlers["/files"] = function(self, request)
   self.files(request)
 end
 
---- Starts one: { files (a handle), runs (what was asked of workers, in order), close() }. What it says: `answers` by the
---- worker's operation, a text or a function of its stream and fields; `files`, a function of a request for contents;
+--- An answer: it has begun, and its stream is cut before it says so.
+daemon.UNTOLD = {}
+
+--- Starts one: { files (a handle), runs (what was asked of workers, in order), listed (the workers as the list has
+--- them), killed (the numbers of what was ended), close() }. What it says: `answers` by the worker's operation, a text,
+--- UNTOLD or a function of its stream and fields; `files`, a function of a request for contents;
 --- `watch`, of the stream of a watch; `input`, of what is written to a worker.
 function daemon.start()
   local listener = assert(server.listen { address = "127.0.0.1", port = 0 })
-  local self = { answers = {}, runs = {}, info = { state = { "running" } } }
+  local self = { answers = {}, runs = {}, listed = {}, killed = {}, info = { state = { "running" } } }
   local port = listener:address().port
   local serving = sandbar.spawn(function()
     return server.serve(listener, function(request)
@@ -124,8 +139,13 @@ function daemon.start()
     },
   }
   self.handle = filecall.new(to)
+  local before = core.outstanding()
   function self.close()
     to:close()
+    local deadline = core.now() + 10
+    while core.outstanding() > before and core.now() < deadline do -- what ends workers needs the daemon
+      sandbar.sleep(0.005)
+    end
     listener:close()
     serving:cancel()
     serving:wait()

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "e2b/run.h"
 #include "e2b/wire.h"
 #include "http/core.h"
 #include "http/port.h"
@@ -27,6 +28,7 @@ struct piece {
 struct sb_input {
     struct sb_object object;
     struct sb_port *port;
+    struct sb_run *run; /* a reference, or NULL */
     char *send, *close;
     struct sb_slice *headers;
     size_t header_count;
@@ -54,6 +56,7 @@ static void free_memory(struct sb_input *input)
     free(input->send);
     free(input->close);
     sb_object_unref(input->port);
+    sb_object_unref(input->run);
     free(input);
 }
 
@@ -184,6 +187,9 @@ static int call(struct sb_input *input, const char *target, const unsigned char 
                 const struct sb_post_sink *sink, struct sb_error *err)
 {
     struct sb_packed message = {0};
+    if (input->run != NULL && sb_run_lost(input->run))
+        return sb_fail(err, SB_ERR_CLOSED,
+                       "the command's stream is over: its number may be another's by now");
     if (pack(input, data, len, &message) < 0) {
         sb_packed_free(&message);
         return sb_fail(err, SB_ERR_INTERNAL, "out of memory");
@@ -393,6 +399,7 @@ struct sb_input *sb_input_new(struct sb_port *origin, const struct sb_input_opti
     sb_object_init(&input->object, &sb_input_type);
     input->last = &input->first;
     input->port = sb_object_ref(origin);
+    input->run = options->run != NULL ? sb_object_ref(options->run) : NULL;
     input->pid = options->pid;
     input->terminal = options->terminal;
     input->send = strndup(options->send.data, options->send.len);

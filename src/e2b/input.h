@@ -8,11 +8,14 @@
 struct sb_input;
 extern const struct sb_object_type sb_input_type;
 
+struct sb_run;
 struct sb_input_options {
     struct sb_slice send, close;    /* targets: of SendInput, of CloseStdin */
     const struct sb_slice *headers; /* lines of both */
     size_t header_count;
     uint32_t pid;
+    struct sb_run
+        *run; /* of the command: when that has lost it, nothing more is sent. NULL: nobody knows */
     int terminal; /* it has one, and ends by a character that is typed */
 };
 

@@ -23,25 +23,29 @@ struct lines {
     size_t count;
 };
 
+struct helper {
+    unsigned char *body; /* NULL: there is none */
+    size_t len, pid_at;
+};
+
 struct sb_killer {
     struct sb_object object;
     struct sb_port *port;
     char *id, *list, *start;
     struct lines listing, starting;
-    unsigned char *helper;
-    size_t helper_len, pid_at;
+    struct helper all, left;
 };
 
 /* One command. */
 struct sb_doomed {
     struct sb_killer *killer; /* a reference */
-    uint32_t pid;             /* 0: to be found */
-    char *token;
+    uint32_t pid;             /* 0: not told yet */
+    char *token;              /* "#" and it; NULL: it has none */
     /* [io] while it runs */
     struct sb_release *running;
     struct sb_fetch *fetch; /* until it has told */
     struct sb_timer patience;
-    uint64_t since; /* of the first look */
+    uint64_t since; /* of the first list */
 };
 
 /* ---- the killer ---- */
@@ -64,7 +68,8 @@ static void destroy(struct sb_object *object)
     free(killer->id);
     free(killer->list);
     free(killer->start);
-    free(killer->helper);
+    free(killer->all.body);
+    free(killer->left.body);
     sb_object_unref(killer->port);
     free(killer);
 }
@@ -87,6 +92,19 @@ static int copy_lines(struct lines *to, const struct sb_killer_lines *from)
     return 0;
 }
 
+static int copy_helper(struct helper *to, const struct sb_killer_helper *from)
+{
+    if (from->body.len == 0)
+        return 0;
+    to->body = malloc(from->body.len);
+    if (to->body == NULL)
+        return -1;
+    memcpy(to->body, from->body.data, from->body.len);
+    to->len = from->body.len;
+    to->pid_at = from->pid_at;
+    return 0;
+}
+
 struct sb_killer *sb_killer_new(struct sb_port *port, const struct sb_killer_options *options,
                                 struct sb_error *err)
 {
@@ -98,16 +116,14 @@ struct sb_killer *sb_killer_new(struct sb_port *port, const struct sb_killer_opt
     killer->id = strdup(options->id);
     killer->list = strdup(options->list);
     killer->start = strdup(options->start);
-    killer->helper = malloc(options->helper.len + 1);
     if (killer->id == NULL || killer->list == NULL || killer->start == NULL ||
-        killer->helper == NULL || copy_lines(&killer->listing, &options->listing) < 0 ||
+        copy_helper(&killer->all, &options->all) < 0 ||
+        copy_helper(&killer->left, &options->left) < 0 ||
+        copy_lines(&killer->listing, &options->listing) < 0 ||
         copy_lines(&killer->starting, &options->starting) < 0) {
         sb_object_unref(killer);
         goto no_memory;
     }
-    memcpy(killer->helper, options->helper.data, options->helper.len);
-    killer->helper_len = options->helper.len;
-    killer->pid_at = options->pid_at;
     return killer;
 no_memory:
     sb_fail_errno(err, ENOMEM, "memory", "out of memory");
@@ -203,18 +219,18 @@ static void on_killed(void *arg, const struct sb_answered *answer)
     finish(arg, rc < 0 ? &err : NULL);
 }
 
-static int start_helper(struct sb_doomed *d, struct sb_error *err)
+static int start_helper(struct sb_doomed *d, const struct helper *helper, uint32_t pid,
+                        struct sb_error *err)
 {
-    const struct sb_killer *killer = d->killer;
     char digits[SB_KILLER_DIGITS + 1];
-    unsigned char *body = malloc(killer->helper_len);
+    unsigned char *body = malloc(helper->len);
     if (body == NULL)
         return sb_fail_errno(err, ENOMEM, "memory", "out of memory");
-    snprintf(digits, sizeof digits, "%0*u", SB_KILLER_DIGITS, d->pid);
-    memcpy(body, killer->helper, killer->helper_len);
-    memcpy(body + killer->pid_at, digits, SB_KILLER_DIGITS);
-    int rc = ask(d, killer->start, &killer->starting,
-                 (struct sb_slice){(char *)body, killer->helper_len}, on_killed, err);
+    snprintf(digits, sizeof digits, "%0*u", SB_KILLER_DIGITS, pid);
+    memcpy(body, helper->body, helper->len);
+    memcpy(body + helper->pid_at, digits, SB_KILLER_DIGITS);
+    int rc = ask(d, d->killer->start, &d->killer->starting,
+                 (struct sb_slice){(char *)body, helper->len}, on_killed, err);
     free(body);
     return rc;
 }
@@ -283,16 +299,19 @@ static void on_listed(void *arg, const struct sb_answered *answer)
         finish(d, &err);
         return;
     }
-    d->pid = (uint32_t)pid;
-    if (d->pid != 0) {
-        if (start_helper(d, &err) < 0)
-            finish(d, &err);
-    } else if (sb_now() - d->since < COMING) {
+    if (d->since == 0)
+        d->since = sb_now();
+    if (pid == 0 && d->pid == 0 && sb_now() - d->since < COMING) {
         sb_fail(&err, SB_ERR_UNAVAILABLE, "there is no sign of it yet");
         finish(d, &err);
-    } else {
-        finish(d, NULL);
+        return;
     }
+    rc = pid != 0 ? start_helper(d, &d->killer->all, (uint32_t)pid, &err)
+         : d->pid != 0 && d->killer->left.body != NULL
+             ? start_helper(d, &d->killer->left, d->pid, &err)
+             : 1;
+    if (rc != 0)
+        finish(d, rc < 0 ? &err : NULL);
 }
 
 static void on_patience(struct sb_timer *timer)
@@ -308,11 +327,9 @@ static void run(struct sb_release *release, void *data)
     struct sb_error err = {0};
     d->running = release;
     d->patience.fire = on_patience;
-    if (d->since == 0)
-        d->since = sb_now();
-    int rc = d->pid != 0 ? start_helper(d, &err)
-                         : ask(d, d->killer->list, &d->killer->listing, (struct sb_slice){"", 0},
-                               on_listed, &err);
+    int rc = d->token == NULL ? start_helper(d, &d->killer->all, d->pid, &err)
+                              : ask(d, d->killer->list, &d->killer->listing,
+                                    (struct sb_slice){"", 0}, on_listed, &err);
     if (rc < 0)
         finish(d, &err);
 }
@@ -325,43 +342,31 @@ static void let_go(void *data)
     free(d);
 }
 
-static struct sb_release *release_of(struct sb_doomed *d, const char *id, const char *which)
+struct sb_release *sb_killer_release(struct sb_killer *killer, const char *token, uint32_t pid,
+                                     struct sb_doomed **doomed)
 {
     static const struct sb_release_type process = {"process", run, let_go};
-    char name[256];
-    snprintf(name, sizeof name, "%s/%s", id, which);
-    struct sb_release *release = sb_release_new(&process, d, name);
-    if (release == NULL)
-        let_go(d);
-    return release;
-}
-
-struct sb_release *sb_killer_release(struct sb_killer *killer, uint32_t pid)
-{
     struct sb_doomed *d = calloc(1, sizeof *d);
-    char number[16];
+    char name[256];
     if (d == NULL)
         return NULL;
     d->killer = sb_object_ref(killer);
     d->pid = pid;
-    snprintf(number, sizeof number, "%u", pid);
-    return release_of(d, killer->id, number);
-}
-
-struct sb_release *sb_killer_expect(struct sb_killer *killer, const char *token,
-                                    struct sb_doomed **doomed)
-{
-    struct sb_doomed *d = calloc(1, sizeof *d);
-    if (d == NULL)
-        return NULL;
-    d->killer = sb_object_ref(killer);
-    d->token = strdup(token);
-    if (d->token == NULL) {
+    if (token != NULL && asprintf(&d->token, "#%s", token) < 0) {
+        d->token = NULL;
         let_go(d);
         return NULL;
     }
-    *doomed = d;
-    return release_of(d, killer->id, token);
+    if (pid != 0)
+        snprintf(name, sizeof name, "%s/%u", killer->id, pid);
+    else
+        snprintf(name, sizeof name, "%s/%s", killer->id, token);
+    struct sb_release *release = sb_release_new(&process, d, name);
+    if (release == NULL)
+        let_go(d);
+    else if (doomed != NULL)
+        *doomed = d;
+    return release;
 }
 
 void sb_doomed_tell(struct sb_doomed *doomed, uint32_t pid)

@@ -384,7 +384,7 @@ static struct sb_run *new_run(const struct sb_run_options *options)
     run->max_output = options->max_output;
     run->silence = options->silence;
     if (options->killer != NULL) {
-        run->release = sb_killer_expect(options->killer, options->token, &run->doomed);
+        run->release = sb_killer_release(options->killer, options->token, 0, &run->doomed);
         if (run->release == NULL)
             goto no_memory;
     }
@@ -480,6 +480,13 @@ uint32_t sb_run_pid(const struct sb_run *run)
 struct sb_body *sb_run_output(const struct sb_run *run, int fd)
 {
     return run->bodies[fd - 1];
+}
+
+int sb_run_lost(const struct sb_run *run)
+{
+    const struct outcome *outcome = atomic_load_explicit(&run->outcome, memory_order_acquire);
+    return outcome != NULL && outcome->error.kind != SB_ERR_CLOSED &&
+           outcome->error.kind != SB_ERR_CANCELLED;
 }
 
 const unsigned char *sb_run_exited(const struct sb_run *run, size_t *len)

@@ -44,6 +44,8 @@ const unsigned char *sb_run_tail(const struct sb_run *run, int fd, size_t *len);
 struct sb_op *sb_run_wait(struct sb_run *run, struct sb_mailbox *mailbox);
 /* NULL until it has ended in order; lives as long as the run. */
 const unsigned char *sb_run_exited(const struct sb_run *run, size_t *len);
+/* Its stream has ended or was cut, by others than its reader: nothing tells any more who has its number. */
+int sb_run_lost(const struct sb_run *run);
 void sb_run_close(struct sb_run *run); /* lets go of the stream; idempotent */
 
 #endif

@@ -137,7 +137,8 @@ static int new_input(lua_State *L)
     options.close.data = luaL_checklstring(L, 3, &options.close.len);
     options.pid = (uint32_t)luaL_checknumber(L, 5);
     options.terminal = lua_toboolean(L, 6);
-    lua_settop(L, 6);
+    options.run = lua_isnoneornil(L, 7) ? NULL : sb_lua_check_object(L, 7, &sb_run_type);
+    lua_settop(L, 7);
     options.headers = sb_lua_check_lines(L, 4, &options.header_count);
     struct sb_error err = {SB_OK};
     struct sb_object *input = (struct sb_object *)sb_input_new(origin, &options, &err);
@@ -204,7 +205,19 @@ static const struct sb_lua_class input_class = {
 
 /* ---- what kills it ---- */
 
-/* killer(origin, id, list target, lines, start target, lines, body, pid_at) -> killer */
+static struct sb_killer_helper helper_at(lua_State *L, int arg)
+{
+    struct sb_killer_helper helper = {{NULL, 0}, 0};
+    if (lua_isnoneornil(L, arg))
+        return helper;
+    helper.body.data = luaL_checklstring(L, arg, &helper.body.len);
+    helper.pid_at = (size_t)luaL_checknumber(L, arg + 1);
+    luaL_argcheck(L, helper.pid_at + SB_KILLER_DIGITS <= helper.body.len, arg + 1,
+                  "beyond the body");
+    return helper;
+}
+
+/* killer(origin, id, list target, lines, start target, lines, body, pid_at, body | nil, pid_at) -> killer */
 static int new_killer(lua_State *L)
 {
     struct sb_port *origin = sb_lua_check_object(L, 1, &sb_port_type);
@@ -213,10 +226,10 @@ static int new_killer(lua_State *L)
         .list = luaL_checkstring(L, 3),
         .start = luaL_checkstring(L, 5),
     };
-    options.helper.data = luaL_checklstring(L, 7, &options.helper.len);
-    options.pid_at = (size_t)luaL_checknumber(L, 8);
-    luaL_argcheck(L, options.pid_at + SB_KILLER_DIGITS <= options.helper.len, 8, "beyond the body");
-    lua_settop(L, 8);
+    luaL_checkstring(L, 7);
+    options.all = helper_at(L, 7);
+    options.left = helper_at(L, 9);
+    lua_settop(L, 10);
     options.listing.at = sb_lua_check_lines(L, 4, &options.listing.count);
     options.starting.at = sb_lua_check_lines(L, 6, &options.starting.count);
     struct sb_error err = {SB_OK};
@@ -227,13 +240,14 @@ static int new_killer(lua_State *L)
     return 1;
 }
 
-/* release(pid) -> release */
+/* release(token | nil, pid | nil) -> release */
 static int killer_release(lua_State *L)
 {
     struct sb_killer *killer = sb_lua_check_object(L, 1, &sb_killer_type);
-    uint32_t pid = (uint32_t)luaL_checknumber(L, 2);
-    luaL_argcheck(L, pid != 0, 2, "no process");
-    struct sb_release *release = sb_killer_release(killer, pid);
+    const char *token = luaL_optstring(L, 2, NULL);
+    uint32_t pid = (uint32_t)luaL_optnumber(L, 3, 0);
+    luaL_argcheck(L, token != NULL || pid != 0, 2, "no process");
+    struct sb_release *release = sb_killer_release(killer, token, pid, NULL);
     if (release == NULL)
         return luaL_error(L, "not enough memory");
     sb_lua_push_release(L, &release);

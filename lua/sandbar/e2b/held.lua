@@ -168,8 +168,7 @@ function held.open(self, op, timeout, fields)
   if not r then
     return nil, errors.from(self:judge(err), op)
   end
-  local native = process.new(self, r.object, { in_mode = 1 })
-  local release = native:release()
+  local native, release = process.new(self, r.object, { in_mode = 1, who = r.fields.who }), r.release
   local file = setmetatable({
     link = self, run = r.object, native = native, input = native:stdin(), out = native:stdout(), last = 0,
     release = release, guard = own.guard(release),

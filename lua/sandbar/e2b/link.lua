@@ -10,6 +10,7 @@ local process = require "sandbar.e2b.process"
 local record = require "sandbar.record"
 local request = require "sandbar.e2b.request"
 local wait = require "sandbar.wait"
+local who = require "sandbar.e2b.who"
 
 local listed = lazy "sandbar.e2b.listed"
 local rpc = lazy "sandbar.e2b.rpc" -- it brings libcurl
@@ -18,7 +19,7 @@ local links = lazy "sandbar.e2b.links"
 
 local link = {}
 
-local methods = {}
+local methods = { know = who.know, is_there = who.is_there, release = who.release }
 
 local KILL_LIMIT = 2 -- seconds for what ends a command whose time is over
 local KEPT = 4096 -- bytes of what a helper says
@@ -83,18 +84,20 @@ local function stream_of(self, fields, max)
   end
   fields.token = token
   return calls:stream("process.Process/Start", "process.StartRequest", message, {
-    user = fields.user, limit = fields.time_limit_ms, max = max, token = token, tails = request.unread(fields),
+    user = fields.user, limit = fields.time_limit_ms, max = max, token = token, run = fields.run or "",
+    tails = request.unread(fields),
   })
 end
 
 -- The time that the daemon was told is over: it has killed the process, and the rest of the group is killed here.
-local function at_limit(self, fields)
-  self.rpc:killer():release(fields.pid):fire()
+local function at_limit(self, fields, token)
+  self.rpc:killer(""):release(token, fields.pid):fire()
   fields.status, fields.reason = SIGKILL, "limit"
   return { fields = fields }
 end
 
--- What an operation of a command failed for: r where that is an end after all, else nil and the error.
+-- What an operation of a command failed for: r where that is an end after all, else nil and the error. `limited`: the
+-- token of one that may have a time limit.
 local function judged(self, err, partial, op, limited)
   local fields = partial and partial.fields or {}
   if err.kind == "Timeout" or err.kind == "Cancelled" or err.kind == "Closed" then
@@ -102,7 +105,7 @@ local function judged(self, err, partial, op, limited)
   end
   local told = rpc.broken(err, fields, op)
   if limited and fields.pid and told.vendor_code == "deadline_exceeded" then
-    local r = at_limit(self, fields)
+    local r = at_limit(self, fields, limited)
     r.bytes, r.bytes2 = partial.bytes, partial.bytes2
     return r
   end
@@ -143,12 +146,13 @@ function methods:exec(fields, _, timeout, max, _, held)
   elseif err.kind == "Cancelled" then
     return nil, err
   end
-  return judged(self, err, partial, "exec", fields.time_limit_ms)
+  return judged(self, err, partial, "exec", fields.time_limit_ms and fields.token)
 end
 
 --- Of a held command, see link.lua.
-function methods:ended(err, partial)
-  return judged(self, err, partial, err.op or "wait", true)
+function methods:ended(err, partial, serial)
+  local known = self.known[serial or ""]
+  return judged(self, err, partial, err.op or "wait", known and known.token)
 end
 
 --- The operation that starts a held command (streamed.lua).
@@ -162,11 +166,13 @@ end
 
 --- Its result as the engine's: with the process as it is asked.
 function methods:started(r, fields)
+  local known = self:know { pid = r.fields.pid, token = fields.token, run = fields.run or "" }
+  known.kept = request.keeps(fields) and fields.token or nil
+  fields.who = known
   local native = process.new(self, r.object, fields)
-  r.fields.serial = r.fields.pid
+  r.fields.serial = known.serial
   r.object = native
-  self.natives[r.fields.pid] = native
-  self.tokens[r.fields.pid] = request.keeps(fields) and fields.token or nil
+  self.natives[known.serial] = native
   return r
 end
 
@@ -176,12 +182,7 @@ local calls = {}
 
 -- One helper command to its end: true, or nil and an error; `missing`: what its failure means.
 local function help(self, message, timeout, op, missing)
-  local native, err = self:native(timeout, op)
-  if not native then
-    return nil, errors.from(err, op)
-  end
-  local running
-  running, err = self.rpc:stream("process.Process/Start", "process.StartRequest", message,
+  local running, err = self.rpc:stream("process.Process/Start", "process.StartRequest", message,
     { user = "root", max = KEPT })
   if not running then
     return nil, errors.from(err, op)
@@ -190,22 +191,45 @@ local function help(self, message, timeout, op, missing)
   r, err, partial = wait.op(running, timeout, op)
   if not r then
     return judged(self, err, partial, op)
-  end
-  if r.fields.status ~= 0 then
+  elseif r.fields.status == helper.ANOTHER_RUN * 256 then
+    self.run = nil
+    return nil, listed.of_earlier_run(op)
+  elseif r.fields.status ~= 0 then
     return nil, errors.new { kind = "NotFound", op = op, message = missing }
   end
   return { fields = { count = 1 } }
 end
 
+-- A helper command about a process, by its serial; `make(who)` of helper.lua's `who`.
+local function about(self, serial, timeout, op, missing, make)
+  local deadline = base.deadline(timeout)
+  local native, err = self:native(timeout, op)
+  if not native then
+    return nil, errors.from(err, op)
+  end
+  local meant
+  meant, err = who.meant(self, serial, timeout, op)
+  if not meant then
+    return nil, errors.from(self:judge(base.told(err, timeout)), op)
+  end
+  local r
+  r, err = help(self, make(meant), base.left(deadline), op, missing)
+  return r, base.told(err, timeout)
+end
+
 local requests = {}
 
 function requests.signal(self, op, timeout, f)
-  return help(self, helper.signal(f.signal, f.serial, f.group == 1), timeout, op, "the process has ended")
+  return about(self, f.serial, timeout, op, "the process has ended", function(meant)
+    return helper.signal(f.signal, meant, f.group == 1)
+  end)
 end
 
 function requests.kill(self, op, timeout, f)
-  local r, err = help(self, helper.kill(f.signal, f.serial, f.grace_ms), timeout, op, "it has ended")
-  if not r and err.kind == "NotFound" then
+  local r, err = about(self, f.serial, timeout, op, "it has ended", function(meant)
+    return helper.kill(f.signal, meant, f.grace_ms)
+  end)
+  if not r and err.kind == "NotFound" and not err.id then
     return { fields = { count = 0 } }
   end
   return r, err
@@ -233,11 +257,18 @@ function requests.detach(self, op, timeout)
 end
 
 function requests.resize(self, op, timeout, f)
+  local deadline = base.deadline(timeout)
   local native, err = self:native(timeout, op)
   local r
   if native then
-    r, err = self.rpc:call("process.Process/Update",
-      { process = { pid = f.serial }, pty = { size = { cols = f.cols, rows = f.rows } } }, timeout, op)
+    local known, there = self.known[f.serial]
+    there, err = listed.is_there(self.rpc, known, timeout, op)
+    if there then
+      r, err = self.rpc:call("process.Process/Update", { process = { pid = known.pid },
+        pty = { size = { cols = f.cols, rows = f.rows } } }, base.left(deadline), op)
+    elseif there == false then
+      err = errors.new { kind = "NotFound", op = op, message = "the process has ended" }
+    end
   end
   if not r then
     return nil, errors.from(self:judge(err), op)
@@ -269,18 +300,23 @@ function calls.request(self, op, timeout, name, fields)
 end
 
 function calls.start(self, op, timeout, fields)
+  local deadline = base.deadline(timeout)
   local ok, err = self:native(timeout, op)
-  local running
   if ok then
-    running, err = stream_of(self, fields)
+    fields.run, err = who.run(self, timeout)
   end
+  if err then
+    return nil, errors.from(self:judge(base.told(err, timeout)), op)
+  end
+  local running
+  running, err = stream_of(self, fields)
   if not running then
     return nil, errors.from(err, op)
   end
   local r, partial
-  r, err, partial = wait.op(running, timeout, op)
+  r, err, partial = wait.op(running, base.left(deadline), op)
   if not r then
-    return judged(self, err, partial, op)
+    return judged(self, base.told(err, timeout), partial, op)
   end
   return self:started(r, fields)
 end
@@ -321,7 +357,7 @@ end
 -- An operation of the engine's by its name, not waited for: of a kill, that of its helper.
 function methods:request(name, fields)
   if name == "kill" then
-    return self.rpc:killer():release(fields.serial):op()
+    return self:release(self.known[fields.serial]):op()
   end
 end
 
@@ -353,12 +389,17 @@ end
 --- `fields` as link.new has them; the driver is bound to the sandbox.
 function link.new(fields)
   local to = base.new(fields)
+  local take = to.take
   for name, fn in pairs(methods) do
     to[name] = fn
   end
   to.feeds, to.carries = true, true
-  -- By the number of the process: of those whose output is kept, and of those that were started here.
-  to.tokens, to.natives = {}, setmetatable({}, { __mode = "v" })
+  -- By the serial of a process: who it is, and of those that were started here what asks them.
+  to.known, to.natives = setmetatable({}, { __mode = "v" }), setmetatable({}, { __mode = "v" })
+  function to.take(self, r)
+    self.run = nil
+    return take(self, r)
+  end
   return to
 end
 

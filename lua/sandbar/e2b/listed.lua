@@ -27,7 +27,7 @@ local function list(calls, timeout, op)
       local config = info.config or {}
       local known = request.read(config)
       out[#out + 1] = {
-        pid = info.pid, serial = info.pid, tag = info.tag, running = 1, arg = known.args, cwd = config.cwd,
+        pid = info.pid, tag = info.tag, running = 1, arg = known.args, cwd = config.cwd,
         token = known.token, terminal = known.pty, kept = known.kept,
       }
     end
@@ -61,51 +61,138 @@ local function unhex(text)
   end))
 end
 
+--- Which run of the sandbox this is, and when the process with this number began (ticks); nil: there is none; nil and
+--- an error.
+function listed.identify(calls, pid, timeout, op)
+  local said, err = ask(calls, helper.identify(pid), timeout, op)
+  local run, ticks = (said or ""):match "^(%S+) (%d+)\n$"
+  return run, ticks or err
+end
+
+local function missing(op)
+  return nil, errors.new { kind = "NotFound", op = op, message = "there is no such process" }
+end
+
+--- The error of a process that an earlier run of the sandbox had.
+function listed.of_earlier_run(op)
+  return errors.new { kind = "NotRunning", op = op,
+    message = "the process ended with an earlier run of the sandbox, before it was started anew" }
+end
+
+--- The number of the process with this token; nil: none has it; nil and an error.
+function listed.pid_of(calls, token, timeout, op)
+  local all, err = list(calls, timeout, op)
+  for _, info in ipairs(all or {}) do
+    if info.token == token then
+      return info.pid
+    end
+  end
+  return nil, err
+end
+
 -- One that has ended, by what was kept of its output, else by its number only: the daemon knows its end for a while.
-local function ended(calls, pid, timeout, op)
+-- `who`: what is known of it, or nil.
+local function ended(calls, pid, who, timeout, op)
   local said, err = ask(calls, spool.find(pid), timeout, op)
   if err then
     return nil, err
   end
-  local out = { pid = pid, serial = pid, running = 0, arg = {}, boot = "", start_ns = 0, kept = 0 }
+  local out = { pid = pid, running = 0, arg = {}, boot = "", start_ns = 0, kept = 0 }
+  local run = (said or ""):match "^([^\n]*)\n"
+  if who and who.run and who.run ~= "" and run and run ~= who.run then
+    return nil, listed.of_earlier_run(op)
+  end
+  out.run = run or "?"
   for line in (said or ""):gmatch "[^\n]+" do -- of several with this number the last one is the latest
     local token, boot, ticks, bits, fingerprint, cwd = line:match "^([%x-]+) (%S+) (%d+) ([123])%.(%x+)%.(%x*)$"
-    if token and tonumber(ticks) * TICK >= out.start_ns then
-      out.token, out.boot, out.start_ns = token, boot, tonumber(ticks) * TICK
+    if token and tonumber(ticks) * TICK >= out.start_ns and (not who or not who.token or who.token == token) then
+      out.token, out.boot, out.run, out.start_ns = token, boot, boot, tonumber(ticks) * TICK
       out.fingerprint, out.cwd, out.kept = unhex(fingerprint), cwd ~= "" and unhex(cwd) or nil, tonumber(bits)
     end
   end
   return out
 end
 
--- The record of the process that is meant, by pid or tag: fields of the engine's, or nil and an error.
-local function find(calls, f, timeout, op)
+-- Which of the list is meant, and whether somebody else has its number.
+local function pick(all, who, f)
+  local found, taken
+  for _, info in ipairs(all) do
+    local same
+    if who and who.token then
+      same = info.token == who.token
+    elseif who or f.pid then
+      same = info.pid == (who or f).pid and not (who and info.token)
+    else
+      same = info.tag == f.tag
+    end
+    if same then
+      found = info
+    elseif info.pid == (who or f).pid then
+      taken = true
+    end
+  end
+  return found, taken
+end
+
+--- Is it there: true, or false when it has ended and its number is nobody's; nil and an error, NotRunning where the
+--- sandbox has been started anew since. `who`: see link.lua.
+function listed.is_there(calls, who, timeout, op)
   local deadline = link.deadline(timeout)
   local all, err = list(calls, timeout, op)
   if not all then
     return nil, err
   end
-  local pid, found = f.serial or f.pid, nil
-  for _, info in ipairs(all) do
-    if pid and info.pid == pid or not pid and info.tag == f.tag then
-      found = info
+  local found, taken = pick(all, who)
+  if found and who.token then
+    return true
+  end
+  local run, ticks = listed.identify(calls, found and who.pid or 1, link.left(deadline), op)
+  if not run and type(ticks) == "table" then
+    return nil, ticks
+  elseif run and who.run ~= "" and run ~= who.run then
+    return nil, listed.of_earlier_run(op)
+  elseif taken or found and ticks ~= who.ticks then
+    return missing(op)
+  end
+  return found ~= nil
+end
+
+-- The record of the process that is meant, by serial, pid or tag: fields of the engine's, or nil and an error.
+local function find(to, calls, f, timeout, op)
+  local deadline = link.deadline(timeout)
+  local all, err = list(calls, timeout, op)
+  if not all then
+    return nil, err
+  end
+  local who = f.serial and to.known[f.serial]
+  if f.serial and not who then
+    return missing(op)
+  end
+  local found, taken = pick(all, who, f)
+  if found then
+    local run, ticks = listed.identify(calls, found.pid, link.left(deadline), op)
+    if run and (not who or who.token or who.run == run and who.ticks == ticks) then
+      found.boot, found.start_ns = run, tonumber(ticks) * TICK
+      found.who = to:know { pid = found.pid, token = found.token, run = run, ticks = ticks }
+    elseif run then
+      return missing(op)
+    elseif ticks then
+      return nil, ticks
+    else
+      found = nil
     end
   end
-  if found then
-    local said
-    said, err = ask(calls, helper.identify(found.pid), link.left(deadline), op)
-    local boot, ticks = (said or ""):match "^(%S+) (%d+)\n$"
-    if boot then
-      found.boot, found.start_ns = boot, tonumber(ticks) * TICK
-      return found
-    elseif err then
+  if not found and (taken or not who and not f.pid) then
+    return missing(op)
+  elseif not found then
+    found, err = ended(calls, (who or f).pid, who, link.left(deadline), op)
+    if not found then
       return nil, err
     end
+    found.who = who or to:know { pid = found.pid, token = found.token, run = found.run, ticks = "-" }
   end
-  if pid then
-    return ended(calls, pid, link.left(deadline), op)
-  end
-  return nil, errors.new { kind = "NotFound", op = op, message = "there is no such process" }
+  found.serial = found.who.serial
+  return found
 end
 
 --- The engine's attach: { fields, object }. `f`: serial, pid or tag; lease: its output comes to this program from now
@@ -114,22 +201,22 @@ function listed.attach(to, calls, f, timeout, op)
   local deadline = link.deadline(timeout)
   local fields, err = to.found
   if not (f.lease and fields and fields.serial == f.serial) then
-    fields, err = find(calls, f, timeout, op)
+    fields, err = find(to, calls, f, timeout, op)
     if not fields then
       return nil, err
     end
   end
-  to.found = fields
+  to.found = not f.lease and to.readers[fields.serial] == nil and fields or nil -- for the lease that follows
   local bits = fields.kept
   fields.out_mode = bits % 2 == 1 and SPOOL or PIPE
   fields.err_mode = bits > 1 and SPOOL or PIPE
-  to.tokens[fields.serial] = bits > 0 and fields.token or nil
+  fields.who.kept = bits > 0 and fields.token or nil
   if not f.lease then
     return { fields = fields, object = process.watched(to, fields) }
   end
   local running
   running, err = calls:stream("process.Process/Connect", "process.ConnectRequest",
-    { process = { pid = fields.serial } }, { tails = bits })
+    { process = { pid = fields.pid } }, { tails = bits })
   local r
   if running then
     r, err = calls:wait(running, link.left(deadline), op)
@@ -152,7 +239,7 @@ end
 
 --- A pipe of kept output. `f`: serial, stream (a bit), from.
 function listed.spool(to, calls, f, timeout)
-  local token = to.tokens[f.serial]
+  local token = (to.known[f.serial] or {}).kept
   if not token then
     return nil, errors.new { kind = "NotFound", op = "read", message = "nothing is kept of this process" }
   end

@@ -14,7 +14,9 @@ function Process:pid()
   return self._pid
 end
 
-Process.serial = Process.pid
+function Process:serial()
+  return self._who.serial
+end
 
 function Process:start_ns() -- luacheck: ignore 212
   return 0
@@ -51,20 +53,24 @@ end
 
 --- Ends the process and its group on every path out; run by the I/O thread when no Lua runs any more.
 function Process:release()
-  return self._link.rpc:killer():release(self._pid)
+  return self._link:release(self._who)
 end
 
-local function input(to, pid, terminal)
+-- `run`: the stream of it, if there is one.
+local function input(to, pid, terminal, run)
   local calls = to.rpc
   return http.input(calls:port(), calls:target "/process.Process/SendInput",
-    calls:target "/process.Process/CloseStdin", headers.lines(calls:headers "application/proto"), pid, terminal)
+    calls:target "/process.Process/CloseStdin", headers.lines(calls:headers "application/proto"), pid, terminal,
+    run)
 end
 
---- `run`: see http.run. `fields`: of the request, or of what was found (listed.lua).
+--- `run`: see http.run. `fields`: of the request, or of what was found (listed.lua), with `who` it is (link.lua).
 function process.new(to, run, fields)
   local pid, terminal = run:pid(), fields.cols ~= nil or fields.terminal == true
-  local stdin = fields.in_mode ~= 0 and input(to, pid, terminal) or nil
-  return setmetatable({ _link = to, _run = run, _pid = pid, _terminal = terminal, _stdin = stdin }, Process)
+  local stdin = fields.in_mode ~= 0 and input(to, pid, terminal, run) or nil
+  return setmetatable({
+    _link = to, _run = run, _pid = pid, _who = fields.who, _terminal = terminal, _stdin = stdin,
+  }, Process)
 end
 
 -- ---- one that is not read ----
@@ -86,16 +92,23 @@ function Watched:tail() -- luacheck: ignore 212
   return ""
 end
 
--- A stream of its own, whose output goes nowhere.
-function Watched:wait()
-  local op, err = self._link.rpc:stream("process.Process/Connect", "process.ConnectRequest",
+-- A stream of its own, whose output goes nowhere, to who has the number: asked first is who that is.
+function Watched:wait(timeout)
+  local ok, err = self._link:is_there(self._who, timeout, "wait")
+  if ok == nil then
+    return nil, err
+  end
+  local op
+  op, err = self._link.rpc:stream("process.Process/Connect", "process.ConnectRequest",
     { process = { pid = self._pid } }, { max = PASSIVE })
-  return op or error(err, 0)
+  return op, err
 end
 
 --- Of what was found: it can be written to and waited for.
 function process.watched(to, fields)
-  return setmetatable({ _link = to, _pid = fields.pid, _terminal = fields.terminal == true }, Watched)
+  return setmetatable({
+    _link = to, _pid = fields.pid, _who = fields.who, _terminal = fields.terminal == true,
+  }, Watched)
 end
 
 return process

@@ -1,7 +1,7 @@
 -- A command as the daemon is asked for it, made of the fields of the engine's request (see command.lua), and what of
 -- that is to be seen in the daemon's list. The shell that starts it puts it into a session of its own, so that a signal
 -- reaches all of it; nothing of the program's is part of the text that it reads. At the end of that text is a token of
--- this one command, by which it is found as long as nobody knows its number (see e2b/killer.h).
+-- this one command behind a "#", by which it is found (see e2b/killer.h).
 
 local compat = require "sandbar.compat"
 local core = require "sandbar.core"
@@ -20,7 +20,7 @@ local SESSION = [[read -r _sb1 _sb2 _sb3 _sb4 _sbg _sb6 </proc/self/stat && [ "$
 
 -- A name that begins with "-" is no option. Not every shell knows exec --.
 local RUN = [[case $1 in -*) exec env -- "$@";; esac; exec "$@"]]
-local PTY = " #pty " -- and the token
+local PTY = " #pty #" -- and the token
 -- For what is more than one command: $0 is the text of a shell that runs it, in the session.
 local INNER = SESSION .. [[exec setsid /bin/sh -c "$0" sh "$@"; exec /bin/sh -c "$0" sh "$@"]]
 

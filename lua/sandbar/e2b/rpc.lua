@@ -47,7 +47,7 @@ function Rpc:port()
     if not client then
       return nil, err
     end
-    self.client, self.generation, self.ending = client, generation, nil
+    self.client, self.generation, self.ending, self.killers = client, generation, nil, nil
   end
   return self.client
 end
@@ -56,7 +56,7 @@ function Rpc:close()
   if self.client and self.generation == core.generation() then
     self.client:close()
   end
-  self.client, self.ending = nil, nil
+  self.client, self.ending, self.killers = nil, nil, nil
 end
 
 function Rpc:target(method)
@@ -151,21 +151,36 @@ function Rpc:call(name, request, timeout, op, user)
   return value
 end
 
---- What ends commands, by their numbers: killer:release(pid). Nil and an error. Its connections are its own: they are
---- not closed with the handle's.
-function Rpc:killer()
+--- What ends commands, by their tokens and numbers: killer:release(token, pid). Nil and an error. Its connections are
+--- its own: they are not closed with the handle's. `run`: also ends what one that has ended by itself has left of its
+--- group, in that run of the sandbox ("": in any); `ticks`: ends what has no token, and began then in that run.
+function Rpc:killer(run, ticks)
   local port, err = self:port()
-  if port and not self.ending then
-    port, err = connect(self)
-    if not port then
+  if not port then
+    return nil, err
+  elseif not self.ending then
+    self.ending, err = connect(self)
+    self.killers = {}
+    if not self.ending then
       return nil, err
     end
-    local body, at = helper.killer()
-    self.ending = http.killer(port, self.options.id, self:target("/process.Process/List"),
-      headers.lines(self:headers("application/proto")), self:target("/process.Process/Start"),
-      headers.lines(self:headers("application/connect+proto", "root")), body, at)
   end
-  return port and self.ending, err
+  local kept = not ticks and self.killers[run or 0]
+  if kept then
+    return kept
+  end
+  local body, at = helper.killer(ticks and run, ticks)
+  local left, left_at
+  if run and not ticks then
+    left, left_at = helper.killer(run, "-")
+  end
+  local killer = http.killer(self.ending, self.options.id, self:target "/process.Process/List",
+    headers.lines(self:headers("application/proto")), self:target "/process.Process/Start",
+    headers.lines(self:headers("application/connect+proto", "root")), body, at, left, left_at)
+  if not ticks then
+    self.killers[run or 0] = killer
+  end
+  return killer
 end
 
 --- The result of a stream's operation, or nil and what its failure means.
@@ -179,7 +194,7 @@ end
 
 --- A command as a stream: its operation (see http.run), or nil and an error. `opts`: user, limit (ms, after which the
 --- daemon kills it), max (keep its output up to so much, and be done at its end), token (it is killed when nobody waits
---- any more), tails (bits of outputs that nobody reads).
+--- any more), run (of the sandbox, see Rpc:killer), tails (bits of outputs that nobody reads).
 function Rpc:stream(name, type_name, request, opts)
   local port, err = self:port()
   if not port then
@@ -192,7 +207,10 @@ function Rpc:stream(name, type_name, request, opts)
   end
   local killer
   if opts.token then
-    killer = self:killer()
+    killer, err = self:killer(opts.run)
+    if not killer then
+      return nil, err
+    end
   end
   local op, why = http.run(port, self:target("/" .. name), headers.lines(all), type_name, request, SILENCE, opts.max,
     killer, opts.token, opts.tails)

@@ -10,6 +10,7 @@
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local helper = require "sandbar.e2b.helper"
+local machine = require "sandbar.e2b.worker.machine"
 local own = require "sandbar.own"
 local reference = require "sandbar.reference"
 
@@ -49,7 +50,7 @@ rm -rf "$d"]]
 -- command's. Opening a pipe waits for its reader.
 local BEGIN = [[_sbd=]] .. PLACE .. [[$1 _sba=$2; shift 2;
 _sbf() { echo "sandbar: kept output: $1" >&2; exit 126; }
-for _sbn in setsid mkfifo dd wc tail; do command -v $_sbn >/dev/null || _sbf "there is no $_sbn"; done
+for _sbn in setsid mkfifo dd wc perl; do command -v $_sbn >/dev/null || _sbf "there is no $_sbn"; done
 mkdir -m 700 "$_sbd" || _sbf "no directory"
 for _sbn in %s; do
   mkfifo -m 600 "$_sbd/$_sbn.in" && : >"$_sbd/$_sbn.live" && : >"$_sbd/$_sbn.0" || _sbf "no file"
@@ -64,58 +65,99 @@ unset -f _sbf
 local OPEN = { [[exec >"$_sbd/1.in"; rm "$_sbd/1.in"]], [[exec 2>"$_sbd/2.in"; rm "$_sbd/2.in"]],
   [[exec >"$_sbd/1.in" 2>"$_sbd/2.in"; rm "$_sbd/1.in" "$_sbd/2.in"]] }
 
--- $1 the token, $2 the number of the stream, $3 the offset. Ends with 0 at the end of the stream, 75 where it would
--- have to leave something out, 44 when there is none (any more), 28 when something could not be kept, 70 when the
--- keeper was killed.
-local READER = [[d=]] .. PLACE .. [[$1 n=$2 at=$3 told=
-i=0; until [ -e "$d/id" ]; do [ $i -lt 100 ] || exit 44; i=$((i+1)); sleep 0.05; done
-: >"$d/r.$$" || exit 44
-trap 'rm -f "$d/r.$$"' EXIT
-read -r keeper <"$d/keeper"
-pause=0.02
-while :; do
-  over=; [ -e "$d/$n.live" ] || over=1
-  alive=1; kill -0 "$keeper" 2>/dev/null || alive=
-  s= x= low=
-  for f in "$d/$n".[0-9]*; do
-    v=${f##*.}
-    [ -e "$f" ] || continue
-    if [ -z "$low" ] || [ "$v" -lt "$low" ]; then low=$v; fi
-    if [ "$v" -le "$at" ]; then
-      if [ -z "$s" ] || [ "$v" -gt "$s" ]; then s=$v; fi
-    elif [ -z "$x" ] || [ "$v" -lt "$x" ]; then x=$v; fi
-  done
-  [ "$low" ] || exit 44
-  if [ -z "$s" ]; then
-    [ "$told" ] && exit 75
-    at=$low; continue
-  fi
-  [ "$told" ] || { echo "$at"; told=1; }
-  if [ "$x" ]; then
-    tail -c "+$((at-s+1))" "$d/$n.$s" 2>/dev/null && at=$x
-    continue
-  fi
-  z=$(wc -c <"$d/$n.$s") || continue
-  z=$((s+z-at))
-  if [ "$z" -gt 0 ]; then
-    tail -c "+$((at-s+1))" "$d/$n.$s" | head -c "$z"
-    at=$((at+z)) pause=0.02
-    continue
-  fi
-  if [ "$over" ]; then
-    [ -e "$d/$n.full" ] && exit 28
-    exit 0
-  fi
-  [ "$alive" ] || exit 70
-  sleep $pause
-  case $pause in 0.02) pause=0.05;; 0.05) pause=0.1;; *) pause=0.2;; esac
-done]]
+-- What looks into such a directory runs as root and trusts nothing in it, since it is the user's: it goes in where that
+-- is a directory and no link, and opens files only. (A reader has become the user before.)
+local LOOK = "use strict;\n" .. machine .. [==[
+sub enter { my ($dir, $become) = @_;
+  my @s = lstat $dir;
+  return if !@s || !S_ISDIR($s[2]);
+  if ($become && !$> && $s[4]) { $) = "$s[5] $s[5]"; $( = $s[5]; ($<, $>) = @s[4, 4]; exit 70 if $> != $s[4] }
+  chdir $dir or return;
+  my @in = stat ".";
+  $in[0] == $s[0] && $in[1] == $s[1] }
+sub file {
+  sysopen my $h, $_[0], O_RDONLY | O_NONBLOCK | O_NOFOLLOW or return;
+  -f $h ? $h : undef }
+sub line { my $h = file $_[0] or return; sysread $h, my $text, 4096; (split /\n/, $text // "")[0] // "" }
+]==]
 
--- Of an ended command, $1 its number: what its id says.
-local FIND = [[for d in ]] .. PLACE .. [[*; do
-  [ -e "$d/id" ] && read -r p rest <"$d/id" && [ "$p" = "$1" ] && echo "${d#]] .. PLACE .. [[} $rest"
-done
-exit 0]]
+-- Its arguments: the token, the number of the stream, the offset. Ends with 0 at the end of the stream, 75 where it
+-- would have to leave something out, 44 when there is none (any more), 28 when something could not be kept, 70 when the
+-- keeper was killed, or what is there is not the keeper's.
+local READER = LOOK .. [==[
+my ($token, $n, $at) = @ARGV;
+my ($in, $marked);
+END { my $code = $?; unlink "r.$$" if $marked; $? = $code }
+for (1 .. 100) {
+  $in ||= enter "]==] .. PLACE .. [==[$token", 1;
+  last if $in && -e "id";
+  select undef, undef, undef, 0.05;
+}
+exit 44 if !$in || !-e "id";
+sysopen my $mark, "r.$$", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600 or exit 44;
+$marked = 1;
+my ($keeper) = (line("keeper") // "") =~ /^([1-9]\d*)$/ or exit 70;
+# The bytes of a piece from $at on, up to so many; how many there were.
+sub pass { my ($h, $from, $most) = @_; my $sent = 0;
+  sysseek $h, $from, 0 or exit 70;
+  while ($sent < $most && sysread $h, my $b, $most - $sent < 65536 ? $most - $sent : 65536) {
+    for (my $done = 0; $done < length $b;) { $done += syswrite(STDOUT, $b, length($b) - $done, $done) || exit 3 }
+    $sent += length $b;
+  }
+  $sent }
+my ($told, $pause);
+for (;;) {
+  my $over = !-e "$n.live";
+  my $alive = kill 0, $keeper;
+  opendir my $dir, "." or exit 44;
+  my @begins = sort { $a <=> $b } map { /^$n\.(\d+)$/ ? $1 : () } readdir $dir;
+  exit 44 if !@begins;
+  my ($s) = grep { $_ <= $at } reverse @begins;
+  my ($next) = grep { $_ > $at } @begins;
+  if (!defined $s) {
+    exit 75 if $told;
+    $at = $begins[0];
+    next;
+  }
+  $told ||= syswrite STDOUT, "$at\n" or exit 3;
+  my $piece = file "$n.$s";
+  if (!$piece) { lstat "$n.$s" ? exit 70 : next }
+  if (defined $next) {
+    pass($piece, $at - $s, $next - $at) == $next - $at or exit 70;
+    $at = $next;
+    next;
+  }
+  my $more = $s + (-s $piece) - $at;
+  if ($more > 0) {
+    $at += pass $piece, $at - $s, $more;
+    $pause = 0.02;
+    next;
+  }
+  exit(-e "$n.full" ? 28 : 0) if $over;
+  exit 70 if !$alive;
+  select undef, undef, undef, $pause ||= 0.02;
+  $pause *= 2 if $pause < 0.2;
+}
+]==]
+
+-- Of an ended command, the argument its number: the run of the sandbox, then what its ids say.
+local FIND = LOOK .. [==[
+my ($boot, $stat) = map { line $_ } "/proc/sys/kernel/random/boot_id", "/proc/1/stat";
+print "$boot.", (split / /, $stat =~ s/.*\)//sr)[20], "\n";
+for (glob "]==] .. PLACE .. [==[*") {
+  my ($token) = /-([0-9a-f-]+)$/ or next;
+  next if !enter $_;
+  my ($rest) = (line("id") // "") =~ /^\Q$ARGV[0]\E (\S+ \d+ [123]\.[0-9a-f]+\.[0-9a-f]*)$/ or next;
+  print "$token $rest\n";
+}
+]==]
+
+-- A program in Perl as a helper.
+local function program(text, ...)
+  local request = helper.request([[exec perl -e "$@"]], text, "--", ...)
+  request.process.envs = helper.PERL
+  return request
+end
 
 local function hex(bytes)
   return (bytes:gsub(".", function(c)
@@ -157,8 +199,9 @@ Pipe.__index = Pipe
 local MOST = 65528 -- bytes of a frame
 local ENDS = {
   [28] = { "NoSpace", "the sandbox's disk was full: not all of the output was kept" },
+  [127] = { "Unsupported", "the sandbox has no perl, which what it keeps is read by" },
   [44] = { "NotFound", "what the process wrote is kept no more" },
-  [70] = { "OutcomeUnknown", "what keeps the output was killed" },
+  [70] = { "OutcomeUnknown", "what keeps the output was killed, or what it keeps was changed" },
 }
 local CUT = { OutcomeUnknown = true, Unavailable = true, Protocol = true }
 
@@ -232,7 +275,7 @@ end
 function spool.pipe(calls, token, fd, from, timeout)
   local mark = core.uuid()
   local op, err = calls:stream("process.Process/Start", "process.StartRequest",
-    helper.request(READER, token, ("%d"):format(fd), ("%.0f"):format(from), mark),
+    program(READER, token, ("%d"):format(fd), ("%.0f"):format(from), "#" .. mark),
     { user = "root", token = mark, tails = 2 })
   local r
   if op then
@@ -246,9 +289,10 @@ function spool.pipe(calls, token, fd, from, timeout)
   }, Pipe)
 end
 
---- The helper that finds what an ended command has left: lines of token, boot, ticks and what spool.about says.
+--- The helper that finds what an ended command has left: which run of the sandbox this is, then lines of token, boot,
+--- ticks and what spool.about says.
 function spool.find(pid)
-  return helper.request(FIND, ("%d"):format(pid))
+  return program(FIND, ("%d"):format(pid))
 end
 
 return spool

@@ -1,8 +1,10 @@
 -- One run of the worker inside a hosted sandbox (worker.lua), and what its failures mean.
 
+local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local helper = require "sandbar.e2b.helper"
 local link_of = require "sandbar.link"
+local own = require "sandbar.own"
 local process = require "sandbar.e2b.process"
 local rpc = require "sandbar.e2b.rpc"
 local wait = require "sandbar.wait"
@@ -66,11 +68,11 @@ function work.start(self, op, timeout, name, fields, user, max, held)
     return nil, wait.not_now(op)
   end
   local native, err = self:native(timeout, op)
-  local running
+  local token, running = core.uuid(), nil
   if native then
     running, err = self.rpc:stream("process.Process/Start", "process.StartRequest", {
-      process = worker.process(name, fields), stdin = held or false, tag = helper.TAG,
-    }, { user = user, max = not held and max or nil })
+      process = worker.process(name, fields, token), stdin = held or false, tag = helper.TAG,
+    }, { user = user, max = not held and max or nil, token = token })
   end
   if not running then
     return nil, errors.from(err, op)
@@ -78,18 +80,18 @@ function work.start(self, op, timeout, name, fields, user, max, held)
   local r, partial
   r, err, partial = wait.op(running, timeout, op)
   if r then
+    r.fields.who = self:know { pid = r.fields.pid, token = token }
     return r
-  end
-  local said = partial and partial.fields or {}
-  if work.UNTOLD[err.kind] and err.kind ~= "OutcomeUnknown" then
-    if said.pid then
-      self:request("kill", { serial = said.pid })
-    end
+  elseif work.UNTOLD[err.kind] and err.kind ~= "OutcomeUnknown" then -- its release is on its way
     return nil, err
   end
+  local said = partial and partial.fields or {}
   local told = of_user(rpc.broken(err, said, op), user)
   if said.pid and told.kind ~= "OutcomeUnknown" then
     told = errors.new { kind = "OutcomeUnknown", op = op, cause = told, message = told.message }
+  end
+  if told.kind == "OutcomeUnknown" then -- it may wait for its input, or for anything else, and nobody for it
+    self.rpc:killer():release(token, said.pid):fire()
   end
   return nil, told
 end
@@ -178,10 +180,12 @@ function work.feed(self, op, timeout, name, fields, user, data)
   local r, err = work.start(self, op, timeout, name, fields, user, nil, true)
   local text
   if r then
-    local run = process.new(self, r.object, { in_mode = 1 })
+    local run, guard = process.new(self, r.object, { in_mode = 1, who = r.fields.who }), own.guard(r.release)
     text, err = fed(run, deadline, op, data)
-    if not text and work.UNTOLD[err.kind] then
-      self:request("kill", { serial = r.fields.pid })
+    if guard and not text and work.UNTOLD[err.kind] then
+      r.release:fire()
+    else
+      r.release:cancel()
     end
     r.object:close()
   end

@@ -6,12 +6,13 @@
 -- operation has to say, or "-" and errno, kind, step, message, path, each with a zero byte behind it.
 
 local changing = require "sandbar.e2b.worker.changing"
+local helper = require "sandbar.e2b.helper"
+local machine = require "sandbar.e2b.worker.machine"
 local reading = require "sandbar.e2b.worker.reading"
 
 local worker = {}
 
-local BASE = [==[
-use strict; use Fcntl qw(:DEFAULT :mode :seek); use Config;
+local BASE = "use strict;\n" .. machine .. [==[
 my ($op, $framed, %f, @drop) = (shift @ARGV);
 for (@ARGV) {
   my ($k, $v) = split /=/, $_, 2;
@@ -47,8 +48,6 @@ sub parents { my $at = ""; my @p = split m{/}, $_[0]; shift @p; pop @p;
   for (@p) { $at .= "/$_"; mkdir $at, 0755 or $! == 17 or fail "mkdir", $at } }
 
 # ---- what is there: mode, uid, gid, size, mtime in ns, device, inode ----
-my %nr = $Config{archname} =~ /^x86_64/ ? (statx => 332, mknod => 259, set => 188, get => 191, list => 194)
-  : $Config{archname} =~ /^aarch64/ ? (statx => 291, mknod => 33, set => 5, get => 8, list => 11) : ();
 sub st { my ($path, $nofollow) = @_;
   if ($nr{statx}) {
     my $b = "\0" x 256;
@@ -61,8 +60,8 @@ sub st { my ($path, $nofollow) = @_;
   my @s = $nofollow ? lstat $path : stat $path;
   @s ? (@s[2, 4, 5, 7], "$s[9]000000000", $s[0], $s[1]) : () }
 sub same { my ($a, $b) = @_; $a->[5] eq $b->[5] && $a->[6] == $b->[6] }
-my %type = (S_IFREG, "file", S_IFDIR, "directory", S_IFLNK, "link", S_IFIFO, "fifo", S_IFSOCK, "socket",
-  S_IFBLK, "block", S_IFCHR, "char");
+my %type = (0100000, "file", 0040000, "directory", 0120000, "link", 0010000, "fifo", 0140000, "socket",
+  0060000, "block", 0020000, "char");
 my (%user, %group);
 sub entry { my ($name, $path, $mode, $uid, $gid, $size, $mtime) = @_;
   join "\0", $name, $path, $type{S_IFMT($mode)}, $size, $mode & 07777, $uid, $gid,
@@ -75,6 +74,20 @@ sub regular { my ($path, $flags, $mode) = @_;
   sysopen my $h, $path, $flags | O_NONBLOCK | O_NOCTTY, $mode // 0 or fail "open", $path;
   special $path, (stat $h)[2];
   $h }
+# A directory, and a path to what is in it that nobody can put a link into.
+sub directory { my $p = shift;
+  sysopen my $d, $p, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK or return;
+  ($d, "/proc/self/fd/" . fileno $d) }
+# A path for what changes the file there: for root one that is this file's whatever becomes of the name, since others
+# could put a link of theirs in its place, and such a one is not followed.
+my $safe;
+sub safe { my $p = shift;
+  return $p if $>;
+  sysopen $safe, $p, O_PATH | O_NOFOLLOW or fail "open", $p;
+  my ($mode, $uid) = (stat $safe)[2, 4];
+  return "/proc/self/fd/" . fileno $safe if !S_ISLNK($mode);
+  fail "open", $p, 40 if $uid;
+  $p }
 sub put { my ($h, $data, $path) = @_; my $at = 0;
   while ($at < length $data) { $at += syswrite($h, $data, length($data) - $at, $at) || fail "write", $path } }
 sub names { opendir my $d, $_[0] or return;
@@ -103,18 +116,16 @@ for name in ("write begin commit abort hold"):gmatch("%a+") do
 end
 TEXTS.glob = BASE .. reading.glob .. END
 
--- Nothing of the sandbox's environment changes what Perl does.
-local ENVIRONMENT = { PERL5OPT = "", PERL5LIB = "", PERLLIB = "", PERL_UNICODE = "", LC_ALL = "C" }
-
 local function plain(text)
   return (tostring(text):gsub("[^%w%-._~/ ]", function(c)
     return ("%%%02X"):format(c:byte())
   end))
 end
 
---- The process that does `name` with these fields (values: texts, numbers or lists of them), of a StartRequest.
-function worker.process(name, fields)
-  local args = { "-c", 'exec perl -e "$0" -- "$@"', TEXTS[name], name }
+--- The process that does `name` with these fields (values: texts, numbers or lists of them), of a StartRequest. It is
+--- found by the token.
+function worker.process(name, fields, token)
+  local args = { "-c", 'exec perl -e "$0" -- "$@" #' .. token, TEXTS[name], name }
   local names = {}
   for key in pairs(fields) do
     names[#names + 1] = key
@@ -126,7 +137,7 @@ function worker.process(name, fields)
       args[#args + 1] = key .. "=" .. plain(one)
     end
   end
-  return { cmd = "/bin/sh", args = args, cwd = "/", envs = ENVIRONMENT }
+  return { cmd = "/bin/sh", args = args, cwd = "/", envs = helper.PERL }
 end
 
 return worker

@@ -9,8 +9,8 @@ $do{mkdir} = sub {
   my $errno = $! + 0;
   if ($errno == 17) { my @s = st $path; done 0 if @s && S_ISDIR($s[0]) }
   fail "mkdir", $path, $errno };
-$do{chmod} = sub { chmod arg("mode"), $path or fail "chmod", $path; done };
-$do{chown} = sub { chown +(owner arg "owner"), $path or fail "chown", $path; done };
+$do{chmod} = sub { chmod arg("mode"), safe $path or fail "chmod", $path; done };
+$do{chown} = sub { chown +(owner arg "owner"), safe $path or fail "chown", $path; done };
 $do{symlink} = sub {
   parents $path if arg "parents";
   symlink arg("target"), $path or fail "symlink", $path; done };
@@ -20,9 +20,10 @@ $do{tempdir} = sub { my ($dir, $made) = $path // "/tmp";
   done $made };
 $do{setxattr} = sub {
   $nr{set} or refuse "Unsupported", "extended attributes: not on this machine", $path;
+  my $at = safe $path;
   for (@{$f{xattr}}) {
     my ($name, $value) = /^([^\0]*)\0(.*)$/s;
-    syscall($nr{set}, "$path", "$name", "$value", length $value, 0) == 0 or fail "setxattr", $path }
+    syscall($nr{set}, "$at", "$name", "$value", length $value, 0) == 0 or fail "setxattr", $path }
   done };
 # In the working directory; every step into another is checked: nobody puts a link in the way.
 my $where;
@@ -68,35 +69,47 @@ sub copy_one { my ($p, $to, $keep, $mode, $uid, $gid, $size, $mtime) = @_;
     $! = 1;
     return 0 if !$nr{mknod} || !S_ISFIFO($mode) && !S_ISSOCK($mode);
     return syscall($nr{mknod}, -100, "$to", S_IFMT($mode) | $bits, 0) == 0 }
-  my $from = regular $p, O_RDONLY | O_NOFOLLOW;
+  sysopen my $from, $p, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY or return 0;
+  if (!S_ISREG((stat $from)[2])) { $! = 6; return 0 }
   sysopen my $into, $to, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600 or return 0;
   copy_bytes $from, $into or return 0;
-  chown $uid, $gid, $to if $keep;
+  chown $uid, $gid, $into if $keep;
   chmod $bits, $into or return 0;
   my $s = substr $mtime, 0, -9;
-  utime $s, $s, $to if $keep;
+  utime $s, $s, $into if $keep;
   1 }
-sub copy_tree { my ($p, $to, $keep, $top, @s) = @_;
+sub copy_tree { my ($p, $to, $keep, $shown, $top, @s) = @_;
   mkdir $to, 0700 or return 0;
-  my @made = st $to, 1;
+  my ($from, $here) = directory $p or return 0;
+  my ($into, $there) = directory $to or return 0;
+  my @made = st "$there/.";
   $top ||= \@made;
-  my $names = names $p or return 0;
+  my $names = names "$here/." or return 0;
   for (@$names) {
-    my ($a, $b) = (below($p, $_), below $to, $_);
+    my ($a, $b, $called) = (below($here, $_), below($there, $_), below $shown, $_);
     my @in = st $a, 1 or $! == 2 ? next : return 0;
-    same \@in, $top and fail "copy into itself", $a, 22;
-    (S_ISDIR($in[0]) ? copy_tree($a, $b, $keep, $top, @in) : copy_one $a, $b, $keep, @in) or fail "copy", $a;
+    same \@in, $top and fail "copy into itself", $called, 22;
+    (S_ISDIR($in[0]) ? copy_tree($a, $b, $keep, $called, $top, @in) : copy_one $a, $b, $keep, @in)
+      or fail "copy", $called;
   }
-  chown $s[1], $s[2], $to if $keep;
-  chmod $s[0] & ($keep ? 07777 : 0777), $to or return 0;
+  chown $s[1], $s[2], $into if $keep;
+  chmod $s[0] & ($keep ? 07777 : 0777), $into or return 0;
   my $t = substr $s[4], 0, -9;
-  utime $t, $t, $to if $keep;
+  utime $t, $t, $into if $keep;
   1 }
+# Each level holds two directories open.
+sub copy_all { my ($p, $to, $keep, @s) = @_;
+  my $limit = pack "Q2", 0, 0;
+  if ($nr{limit} && syscall($nr{limit}, 0, 7, 0, $limit) == 0) {
+    my $most = (unpack "Q2", $limit)[1];
+    syscall $nr{limit}, 0, 7, pack("Q2", $most, $most), 0;
+  }
+  copy_tree $p, $to, $keep, $p, undef, @s }
 $do{copy} = sub {
   my @s = st $path, 1 or fail "stat", $path;
   if (S_ISDIR($s[0])) {
     fail "copy into itself", $path2, 22 if index("$path2/", $path eq "/" ? "/" : "$path/") == 0;
-    copy_tree $path, $path2, 0, undef, @s or fail "mkdir", $path2;
+    copy_all $path, $path2, 0, @s or fail "mkdir", $path2;
   } elsif (S_ISREG($s[0])) { # onto what may be there: that keeps its mode and owner, and a link is followed
     my $from = regular $path, O_RDONLY | O_NOFOLLOW;
     my @old = st $path2;
@@ -113,7 +126,7 @@ $do{move} = sub {
   my @s = st $path, 1 or fail "stat", $path;
   my ($dir) = $path2 =~ m{^(.*)/}s;
   my $temp = below $dir || "/", ".sb-" . random;
-  my $ok = S_ISDIR($s[0]) ? copy_tree $path, $temp, 1, undef, @s : copy_one $path, $temp, 1, @s;
+  my $ok = S_ISDIR($s[0]) ? copy_all $path, $temp, 1, @s : copy_one $path, $temp, 1, @s;
   if (!$ok || !rename $temp, $path2) { my $errno = $! + 0; remove_tree $temp; fail "rename", $path2, $errno }
   remove_tree $path or fail "remove", $where;
   done };
@@ -137,8 +150,7 @@ sub target { my $exclusive = shift;
     $name = $n;
     $d eq "" or chdir $d or fail "open", $path;
   }
-  require Cwd;
-  (Cwd::getcwd() // fail("open", $path), $name) }
+  (readlink("/proc/self/cwd") // fail("open", $path), $name) }
 sub temp { my $p = below $_[0], arg "name";
   sysopen my $h, $p, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600 or return;
   @drop = ($p);
@@ -162,7 +174,7 @@ sub begin_write {
     ($p, $h) = temp $dir;
     fail "open", $path if !$p && !(@old && ($! == 13 || $! == 1));
     if ($p && (@owner || @old)) {
-      if (!chown @owner ? @owner : @old[1, 2], $p) {
+      if (!chown @owner ? @owner : @old[1, 2], $h) {
         fail "chown", $path if @owner;
         drop; undef $p;
       }
@@ -177,9 +189,11 @@ $do{begin} = sub { my @w = begin_write; done join "\0", @w[0 .. 2], $path, "" };
 sub publish { my ($kind, $temp, $old_name) = @_;
   my $exclusive = arg "exclusive";
   @drop = ($temp);
-  my @s = st $temp, 1 or fail "open", $path;
-  refuse "Protocol", "what was sent has not come whole: $s[3] of " . arg("size") . " bytes", $path
-    if !S_ISREG($s[0]) || $s[3] != arg "size";
+  my $from = regular $temp, O_RDONLY | O_NOFOLLOW;
+  my ($links, $size) = (stat $from)[3, 7];
+  refuse "Protocol", "what was sent has not come whole: $size of " . arg("size") . " bytes", $path
+    if $size != arg "size";
+  fail "open", $temp, 31 if $links != 1; # it is somebody else's file, too
   my @old = st $old_name, 1;
   fail "stat", $path if !@old && $! != 2;
   fail "link", $path, 17 if @old && $exclusive;
@@ -187,12 +201,11 @@ sub publish { my ($kind, $temp, $old_name) = @_;
   my $mode = arg("mode") // (@old ? $old[0] & 07777 : 0644);
   my @owner = defined arg("owner") ? owner arg "owner" : @old ? @old[1, 2] : ();
   if ($kind eq "n") {
-    !@owner or chown @owner, $temp or fail "chown", $path;
-    chmod $mode, $temp or fail "chmod", $path;
+    !@owner or chown @owner, $from or fail "chown", $path;
+    chmod $mode, $from or fail "chmod", $path;
     if ($exclusive) { link $temp, $old_name or fail "link", $path; drop }
     else { rename $temp, $old_name or fail "rename", $path; @drop = () }
   } else {
-    my $from = regular $temp, O_RDONLY | O_NOFOLLOW;
     my $to = regular $old_name, O_WRONLY | O_NOFOLLOW | (@old ? 0 : O_CREAT) | ($exclusive ? O_EXCL : 0)
       | (arg("append") ? O_APPEND : O_TRUNC), $mode;
     copy_bytes $from, $to or fail "write", $path;
@@ -200,7 +213,7 @@ sub publish { my ($kind, $temp, $old_name) = @_;
     if (!@old || ($old[0] & 07777) != $mode) { chmod $mode, $to or fail "chmod", $path }
     drop;
   }
-  @s = st $old_name, 1 or fail "stat", $path;
+  my @s = st $old_name, 1 or fail "stat", $path;
   done entry $old_name =~ m{([^/]+)\z}, $path, @s }
 $do{commit} = sub { publish arg("kind"), arg("temp"), arg("real") };
 # All of it by itself, for as much as comes through its input.
@@ -245,7 +258,7 @@ $do{hold} = sub {
       @now ? $answer->("+", $now[7]) : $no->("stat");
       next;
     }
-    my $ok = sysseek $h, $at, SEEK_SET;
+    my $ok = sysseek $h, $at, 0;
     if ($what eq "r") {
       my ($data, $got) = "";
       while ($ok && length $data < $n) {

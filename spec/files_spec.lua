@@ -189,6 +189,8 @@ describe("box.files", function()
       assert.is_truthy(err.result[1].entry)
       assert.equal("ENOTDIR", err.result[2].error.code)
       assert.equal("600", err.result[3].entry.mode)
+      assert.is_nil(err.message:find("files:write: ", 1, true), err.message) -- once it named the call twice
+      assert.is_truthy(err.message:find("a/under", 1, true), err.message)
       sandbar.assert(files:write_many { m = "map", n = "" })
       assert.equal("map", files:read("m"))
     end)

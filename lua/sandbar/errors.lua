@@ -156,12 +156,23 @@ function errors.with_output(text, output)
   return output ~= "" and text .. ": " .. output or text
 end
 
+-- The text of a reason of what `op` failed of, without the call if that is `op` itself, or what it begins with
+-- (files:write of files:write_many).
+local function text_of(reason, op)
+  local text = tostring(reason)
+  local own = errors.is(reason) and reason.op
+  if own and op and op:sub(1, #own) == own and text:sub(1, #own + 2) == own .. ": " then
+    return text:sub(#own + 3)
+  end
+  return text
+end
+
 --- One error of several reasons ({ type =, error = }, see scope.lua), the first one leading the message.
 function errors.aggregate(reasons, op)
   local texts = {}
   for i, reason in ipairs(reasons) do
     texts[i] = (reason.task and ("task %d, which nobody waited for: "):format(reason.task) or "")
-      .. tostring(reason.error)
+      .. text_of(reason.error, op)
   end
   local message = texts[1] or "unknown"
   if #texts > 1 then

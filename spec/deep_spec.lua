@@ -3,6 +3,7 @@
 -- Trees that are deeper than any path and larger than the time there is: a snapshot takes them whole, or is given up and
 -- leaves nothing behind.
 local helper = require "spec.helper"
+local inside = require "spec.support.inside"
 
 local sandbar = require "sandbar"
 
@@ -85,6 +86,43 @@ print(i, open("last").read(), os.stat("last").st_ino == first)
     for _, name in ipairs(names) do
       sandbar.assert(sandboxes.snapshots:delete(name))
     end
+  end)
+
+  it("was copied while its sandbox, whose pid 1 had died under the copy, was resumed and went on writing", function()
+    local box = create()
+    local word = helper.mark(7534)
+    local p = sandbar.assert(box:start { "sleep", word })
+    local pid1 = assert(helper.eventually(function() return inside.pid1(word) end))
+    run(box, "for i in range(5000): open('f%d' % i, 'w').close()")
+    sandbar.assert(box:pause())
+    local supervisor = inside.supervisor(helper.root())
+    local function copying()
+      for pid, stat in pairs(helper.proc.all()) do
+        if stat.parent == supervisor and helper.proc.cmdline(pid)[1] == helper.proc.cmdline(supervisor)[1] then
+          return pid
+        end
+      end
+    end
+    sandbar.scope(function(scope)
+      local snapshot = scope:spawn(function() return sandbar.assert(box:snapshot("torn", { timeout = 60 })) end)
+      sandbar.sleep(0)
+      local job = assert(helper.eventually(copying))
+      helper.sh("kill -STOP %d; kill -9 %d", job, pid1)
+      assert.is_truthy(helper.eventually(function() return sandbar.assert(box:info()).kept == "disk" end))
+      local resume = scope:spawn(function() return sandbar.assert(box:resume { timeout = 60 }) end)
+      sandbar.sleep(0)
+      assert.equal("paused", sandbar.assert(box:info()).state) -- which is asked after the resume was
+      helper.sh("kill -CONT %d", job)
+      assert.equal("torn", snapshot:wait())
+      assert.is_truthy(resume:wait())
+    end)
+    assert.equal("running", sandbar.assert(box:info()).state)
+    p:close()
+    box:close()
+    local copy = create { snapshot = "torn" }
+    assert.equal("5000\n", run(copy, "import os; print(len(os.listdir('.')))"))
+    copy:close()
+    sandbar.assert(sandboxes.snapshots:delete("torn"))
   end)
 
   it("did keep its sandbox after the call had ended: pause, snapshot and fork were Busy, and the name was taken", function()

@@ -348,9 +348,11 @@ void sb_snapshot_frozen(struct sb_box *b)
 void sb_snapshot_not_frozen(struct sb_box *b, const struct sb_failure *f)
 {
     struct sb_snapone *s;
-    b->copied = false;
     while ((s = waiting_for(b)) != NULL || (s = queued_for(b->rec.id)) != NULL)
         failed(s, f);
+    /* One that is being copied already stays as it is: pid 1 has ended, and nobody else moves anything. */
+    for (s = sb_snapones, b->copied = false; s != NULL; s = s->next)
+        b->copied = b->copied || strcmp(s->box, b->rec.id) == 0;
 }
 
 /* What the copies have from it: the same template, layers, settings; neither its life nor its labels. */

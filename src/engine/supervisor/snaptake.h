@@ -15,7 +15,7 @@ int sb_snapshot_give_up(struct sb_conn *c, const struct sb_wire_in *in, struct s
 
 /* What a box stands for (`copied`) is for nobody any more: it is being wound down. */
 bool sb_snapshot_given_up(const struct sb_box *b);
-/* A sandbox that was frozen for a snapshot stands now; or will not, and `f` says why. */
+/* A sandbox that was frozen for a snapshot stands now; or will not (any more), and `f` says why. */
 void sb_snapshot_frozen(struct sb_box *b);
 void sb_snapshot_not_frozen(struct sb_box *b, const struct sb_failure *f);
 void sb_snapshot_conn_gone(const struct sb_conn *c);

@@ -7,6 +7,7 @@
  * old         fsopen and its kind are not there
  * proc        a part of /proc is covered, as in containers
  * container   root of a user namespace that has few ids
+ * single      root of a user namespace that has one id and no say in groups
  * rights      root without CAP_SYS_ADMIN
  * cgroups     no control groups
  * groups      control groups that can only be read, as in containers
@@ -14,7 +15,9 @@
  * flight      as many descriptors as the user may have are in flight between sockets
  * disk        the directory $LACKING_DISK can be read only
  * name        the user has a name of 64 characters, under which his subordinate ids are listed
- * mappers     the same, and newuidmap does not work */
+ * mappers     the same, and newuidmap does not work
+ *
+ * named-WHAT  the same as both name and WHAT */
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -79,6 +82,15 @@ static void own_ids(unsigned int from, unsigned int count, int more)
     close(go[0]);
     close(go[1]);
     must(setgroups(0, NULL) == 0 && setresgid(0, 0, 0) == 0 && setresuid(0, 0, 0) == 0, "ids");
+}
+
+/* What `unshare --map-root-user` gives. */
+static void single_id(void)
+{
+    must(setgroups(0, NULL) == 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0, "unshare");
+    put("/proc/self/setgroups", "deny");
+    put("/proc/self/uid_map", "0 0 1");
+    put("/proc/self/gid_map", "0 0 1");
 }
 
 static void filter(const int *number, size_t n, unsigned int answer)
@@ -174,50 +186,59 @@ int main(int argc, char **argv)
                      new_mounts[] = {SYS_fsopen,    SYS_fsconfig,   SYS_fsmount,
                                      SYS_open_tree, SYS_move_mount, SYS_mount_setattr};
     unsigned int uid;
-    int flight = 0;
+    int flight = 0, single = 0;
+    const char *what = argv[1];
     must(argc > 3, "usage");
     uid = (unsigned int)strtoul(argv[2], NULL, 10);
-    if (strcmp(argv[1], "namespaces") == 0) {
+    if (strncmp(what, "named-", 6) == 0) {
+        own_mounts();
+        long_name(uid);
+        what += 6;
+    }
+    if (strcmp(what, "namespaces") == 0) {
         own_ids(0, 4294967295u, 0);
         put("/proc/sys/user/max_user_namespaces", "0");
-    } else if (strcmp(argv[1], "filter") == 0) {
+    } else if (strcmp(what, "filter") == 0) {
         filter(namespaces, 2, EPERM);
-    } else if (strcmp(argv[1], "old") == 0) {
+    } else if (strcmp(what, "old") == 0) {
         filter(new_mounts, 6, ENOSYS);
-    } else if (strcmp(argv[1], "proc") == 0) {
+    } else if (strcmp(what, "proc") == 0) {
         own_mounts();
         cover("/proc/sys/vm");
-    } else if (strcmp(argv[1], "mappers") == 0) {
+    } else if (strcmp(what, "mappers") == 0) {
         own_mounts();
         long_name(uid);
         must(mount("/dev/null", "/usr/bin/newuidmap", NULL, MS_BIND, NULL) == 0, "newuidmap");
-    } else if (strcmp(argv[1], "cgroups") == 0) {
+    } else if (strcmp(what, "cgroups") == 0) {
         own_mounts();
         must(umount2("/sys/fs/cgroup", MNT_DETACH) == 0, "cgroup");
-    } else if (strcmp(argv[1], "groups") == 0) {
+    } else if (strcmp(what, "groups") == 0) {
         own_mounts();
         read_only_tree("/sys/fs/cgroup");
-    } else if (strcmp(argv[1], "tun") == 0) {
+    } else if (strcmp(what, "tun") == 0) {
         own_mounts();
         cover("/dev/net");
-    } else if (strcmp(argv[1], "container") == 0) {
+    } else if (strcmp(what, "container") == 0) {
         own_ids(500000000u, 65536, CLONE_NEWNS | CLONE_NEWCGROUP);
-    } else if (strcmp(argv[1], "rights") == 0) {
+    } else if (strcmp(what, "single") == 0) {
+        single_id();
+        single = 1;
+    } else if (strcmp(what, "rights") == 0) {
         must(prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0) == 0, "bounding set");
-    } else if (strcmp(argv[1], "disk") == 0) {
+    } else if (strcmp(what, "disk") == 0) {
         own_mounts();
         read_only(getenv("LACKING_DISK"));
-    } else if (strcmp(argv[1], "flight") == 0) {
+    } else if (strcmp(what, "flight") == 0) {
         flight = 1;
-    } else if (strcmp(argv[1], "name") == 0) {
+    } else if (strcmp(what, "name") == 0) {
         own_mounts();
         long_name(uid);
     } else {
         errno = EINVAL;
-        must(0, argv[1]);
+        must(0, what);
     }
-    must(setgroups(0, NULL) == 0 && setresgid(uid, uid, uid) == 0 && setresuid(uid, uid, uid) == 0,
-         "user");
+    must(single || setgroups(0, NULL) == 0, "groups");
+    must(setresgid(uid, uid, uid) == 0 && setresuid(uid, uid, uid) == 0, "user");
     if (flight)
         fill_flight();
     execvp(argv[3], argv + 3);

@@ -12,6 +12,8 @@
     "kernel.unprivileged_userns_clone, AppArmor or a container's filter forbids it"
 #define NO_RIGHT_TO_MOUNT \
     "a container without CAP_SYS_ADMIN, or AppArmor's restriction of user namespaces"
+#define TOO_FEW_IDS \
+    "root of a container lacks the ids that sandboxes get; be an ordinary user in there"
 #define NO_MORE "user.max_user_namespaces (or net) is 0 or used up"
 
 static const struct {
@@ -25,8 +27,8 @@ static const struct {
     {"user-namespace", EINVAL, NULL, "the kernel was built without user namespaces"},
     {"id-map", EPERM, NULL, NO_NAMESPACES},
     {"slot", ENOSPC, "LimitExceeded", NO_MORE},
-    {"slot maps", EPERM, "Unsupported",
-     "root of a container lacks the ids that sandboxes get; be an ordinary user in there"},
+    {"root groups", EPERM, "Unsupported", TOO_FEW_IDS},
+    {"slot maps", EPERM, "Unsupported", TOO_FEW_IDS},
     {"mounts", EPERM, "Unsupported", NO_RIGHT_TO_MOUNT},
     {"mounts", EACCES, "Unsupported", NO_RIGHT_TO_MOUNT},
     {"devices", ENOSYS, "Unsupported", NO_MOUNT_CALLS},

@@ -189,7 +189,7 @@ static int enter_root(struct sb_failure *f)
 {
     sup.mode = SB_MODE_ROOT;
     if (setgroups(0, NULL) < 0)
-        return sb_failed_errno(f, "groups", "cannot drop supplementary groups");
+        return sb_failed_errno(f, "root groups", "cannot drop supplementary groups");
     /* File system ids change without losing capabilities (mounts.c). */
     if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) < 0)
         return sb_failed_errno(f, "securebits", "prctl");

@@ -152,8 +152,12 @@ static int make_fresh(struct sb_failure *f)
     pid_t self = getpid(), helper = -1;
     if (sub && pipe2(go, O_CLOEXEC) == 0 && pipe2(done, O_CLOEXEC) == 0)
         helper = fork();
-    if (helper == 0)
+    if (helper == 0) {
+        /* Or what says that there is nothing to map, the end of the pipe, never comes. */
+        sb_close(&go[1]);
+        sb_close(&done[0]);
         mapper(go[0], done[1], self, sup.sub_count);
+    }
     sb_close(&go[0]);
     sb_close(&done[1]);
     /* The map programs and the map files look at who owns our /proc directory. */

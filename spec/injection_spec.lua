@@ -507,6 +507,17 @@ describe("injected:", function()
       end
     end)
 
+    it("that is a symbolic link is said to be one", function()
+      with_root(function(root)
+        local link = root .. ".link"
+        helper.sh("ln -s %s %s", root, link)
+        local _, err = helper.open({ root = link }):create_scoped {}
+        assert(os.remove(link))
+        assert.equal("InvalidArgument", err.kind)
+        assert.matches(link .. " is a symbolic link", tostring(err), 1, true)
+      end)
+    end)
+
     it("whose lock somebody else holds is said within the documented time", function()
       if inside.times(1) == 1 then
         helper.skip("takes 10 s: in check-long")

@@ -91,6 +91,17 @@ static int fail_step(struct sb_error *err, int rc, const char *path)
     return rc;
 }
 
+/* Links are not followed: what one leads to could be another's choice. */
+static int fail_open(struct sb_error *err, int sys, const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode))
+        return sb_fail(err, SB_ERR_INVALID_ARGUMENT,
+                       "the state directory %.150s is a symbolic link: give what it leads to",
+                       path);
+    return sb_fail_errno(err, sys, "state root", "the state directory %.150s", path);
+}
+
 int sb_root_open(const char *root, int *rootfd, int *v1fd, struct sb_error *err)
 {
     int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW, rc;
@@ -101,8 +112,7 @@ int sb_root_open(const char *root, int *rootfd, int *v1fd, struct sb_error *err)
         dir = open(root, flags);
     }
     if (dir < 0)
-        return fail_step(
-            err, sb_fail_errno(err, errno, "state root", "the state directory %.150s", root), root);
+        return fail_step(err, fail_open(err, errno, root), root);
     if ((rc = check_dir(dir, root, 022, err)) < 0)
         goto failed;
     v1 = openat(dir, "v1", flags);

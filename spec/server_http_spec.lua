@@ -96,6 +96,11 @@ describe("http server", function()
     return err
   end
 
+  it("says which port somebody else has", function()
+    local err = fails("Busy", http.listen { address = "127.0.0.1", port = port })
+    assert.matches(("cannot listen on 127.0.0.1 port %d: "):format(port), tostring(err), 1, true)
+  end)
+
   local function status_of(text)
     return text:match("^HTTP/1.1 (%d+) ")
   end

@@ -472,6 +472,9 @@ static int open_up(struct sb_listener *listener, const struct sb_server_options 
     if (rc < 0)
         return rc;
     const char *where = options->path != NULL ? options->path : options->address;
+    char port[16] = "";
+    if (options->path == NULL)
+        snprintf(port, sizeof port, " port %u", (unsigned)options->port);
     listener->fd = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listener->fd < 0)
         return sb_fail_errno(err, errno, "socket", "cannot make a socket");
@@ -480,13 +483,13 @@ static int open_up(struct sb_listener *listener, const struct sb_server_options 
     rc = options->path != NULL ? bind_file(listener->fd, &address, len)
                                : bind(listener->fd, &address.any, len);
     if (rc < 0)
-        return sb_fail_errno(err, errno, "bind", "cannot listen on %s", where);
+        return sb_fail_errno(err, errno, "bind", "cannot listen on %s%s", where, port);
     if (options->path != NULL && (rc = own_file(listener, options->path, err)) < 0)
         return rc;
     if (listen(listener->fd, BACKLOG) < 0)
-        return sb_fail_errno(err, errno, "listen", "cannot listen on %s", where);
+        return sb_fail_errno(err, errno, "listen", "cannot listen on %s%s", where, port);
     if (getsockname(listener->fd, &address.any, &len) < 0)
-        return sb_fail_errno(err, errno, "getsockname", "cannot listen on %s", where);
+        return sb_fail_errno(err, errno, "getsockname", "cannot listen on %s%s", where, port);
     snprintf(listener->address, sizeof listener->address, "%s", where);
     if (options->path == NULL)
         listener->port =

@@ -127,21 +127,36 @@ end
 
 -- --- looking from outside ---------------------------------------------------------------------------
 
--- Supervisors on this machine, and everything below them: { [pid] = command line }.
-local function engine_processes()
-  local processes, parents, found = {}, {}, {}
+-- Processes of this machine: { [pid] = { parent =, args = } }.
+local function processes()
+  local all = {}
   for entry in shell("ps -e -o pid= -o ppid= -o args="):gmatch("[^\n]+") do
     local pid, parent, args = entry:match("^%s*(%d+)%s+(%d+)%s+(.*)$")
-    processes[pid], parents[pid] = args, parent
-    if args:find("^sandbar%-supervisor") then
-      found[pid] = args
+    all[pid] = { parent = parent, args = args }
+  end
+  return all
+end
+
+-- The supervisor of the sandbox `id`, which is among the arguments of a program in it, and everything below it:
+-- { [pid] = command line }. Other sandboxes of this machine are not our business.
+local function engine_processes(id)
+  local all, found, top = processes(), {}, nil
+  for pid, process in pairs(all) do
+    local marked = process.args:find(id, 1, true)
+    while marked and all[pid] do
+      top = all[pid].args:find("^sandbar%-supervisor") and pid or top
+      pid = all[pid].parent
     end
   end
+  if not top then
+    error("no supervisor is above what runs in the sandbox")
+  end
+  found[top] = all[top].args
   repeat
     local more = false
-    for pid, args in pairs(processes) do
-      if not found[pid] and found[parents[pid]] then
-        found[pid], more = args, true
+    for pid, process in pairs(all) do
+      if not found[pid] and found[process.parent] then
+        found[pid], more = process.args, true
       end
     end
   until not more
@@ -150,7 +165,7 @@ end
 
 local function left_over(root, id, known)
   local found = {}
-  local now = engine_processes()
+  local now = processes()
   for pid, args in pairs(known) do
     if now[pid] then
       found[#found + 1] = "process " .. pid .. " " .. args
@@ -172,7 +187,6 @@ end
 -- A state directory of its own, so that what is seen is this program's. `linger = 0`: the supervisor, which
 -- otherwise stays for a minute after its last sandbox to make the next one fast, leaves at once.
 local root = shell("mktemp -d /tmp/sandbar-quickstart.XXXXXX")
-local before = engine_processes()
 local during, id = {}, nil
 local started = seconds()
 
@@ -182,6 +196,7 @@ local function job(scope, sandboxes)
     box = assert(sandboxes:create_scoped({ template = "base", lifetime = 120 }, scope))
     id = box.id
   end)
+  local project = "/home/user/" .. id
 
   step("create another one and destroy it", function()
     local other = assert(sandboxes:create_scoped({ lifetime = 60 }, scope))
@@ -189,10 +204,10 @@ local function job(scope, sandboxes)
   end)
 
   step("write a small project into it", function()
-    assert(box.files:write("/home/user/project/words.py", program))
-    assert(box.files:write("/home/user/project/test_words.py", tests))
+    assert(box.files:write(project .. "/words.py", program))
+    assert(box.files:write(project .. "/test_words.py", tests))
     local names = {}
-    for _, entry in ipairs(assert(box.files:list("/home/user/project"))) do
+    for _, entry in ipairs(assert(box.files:list(project))) do
       names[#names + 1] = entry.name
     end
     return table.concat(names, ", ")
@@ -200,7 +215,7 @@ local function job(scope, sandboxes)
 
   local function run_tests()
     return assert(box:exec({ "python3", "test_words.py" }, {
-      cwd = "/home/user/project", timeout = 60, on_output = by_line(said),
+      cwd = project, timeout = 60, on_output = by_line(said),
     }))
   end
 
@@ -213,7 +228,7 @@ local function job(scope, sandboxes)
   end)
 
   step("repair the program and run them again", function()
-    assert(box.files:write("/home/user/project/words.py", repaired))
+    assert(box.files:write(project .. "/words.py", repaired))
     local r = run_tests()
     if not r.ok then
       error("the repaired program fails its tests")
@@ -222,8 +237,8 @@ local function job(scope, sandboxes)
   end)
 
   step("serve the project and fetch a page", function()
-    assert(box:start("exec python3 -m http.server 3000", {
-      cwd = "/home/user/project", stdout = "ignore", stderr = "ignore",
+    assert(box:start({ "python3", "-m", "http.server", "3000", "--directory", project }, {
+      stdout = "ignore", stderr = "ignore",
     }))
     local page = assert(box:port(3000):fetch { path = "/words.py", wait = 20 })
     if page.status ~= 200 or page.body ~= repaired then
@@ -255,11 +270,7 @@ local function job(scope, sandboxes)
     return "checksum right"
   end)
 
-  for pid, args in pairs(engine_processes()) do
-    if not before[pid] then
-      during[pid] = args
-    end
-  end
+  during = engine_processes(id)
 end
 
 print(paint("1", "sandbar quickstart") .. ": " .. (type(jit) == "table" and jit.version or _VERSION) ..
@@ -267,11 +278,15 @@ print(paint("1", "sandbar quickstart") .. ": " .. (type(jit) == "table" and jit.
 
 local sandboxes = assert(sandbar.open { provider = "local", root = root, linger = 0 })
 local leaving
-sandbar.scope(function(scope)
+local ran, ended, why = pcall(sandbar.scope, function(scope)
   job(scope, sandboxes)
   leaving = seconds()
+  return true
 end)
-done("leave the scope: server killed, sandbox destroyed", math.max(0, seconds() - leaving - clock_cost))
+local failure = not ran and ended or why
+if not failure then
+  done("leave the scope: server killed, sandbox destroyed", math.max(0, seconds() - leaving - clock_cost))
+end
 sandboxes:close()
 
 local count = 0
@@ -281,15 +296,20 @@ end
 local found
 local deadline = seconds() + 10
 repeat -- the supervisor has no reason to stay and is on its way out
-  found = left_over(root, id, during)
+  found = left_over(root, id or root, during)
 until #found == 0 or seconds() > deadline
+-- An ordinary user's template holds files of the user's subordinate ids.
+os.execute(("rm -rf '%s' 2>/dev/null || unshare --user --map-root-user --map-auto rm -rf '%s'"):format(root, root))
 if #found > 0 then
   print(paint("31", "✗") .. " left over:\n    " .. table.concat(found, "\n    "))
+end
+if failure then
+  print(paint("31", "✗") .. " " .. tostring(failure))
+end
+if failure or #found > 0 then
   os.exit(1, true)
 end
 done(("look from outside: %d processes then, none now;"):format(count))
 line(" ", "no mount, no socket, no directory of the sandbox")
--- An ordinary user's template holds files of the user's subordinate ids.
-os.execute(("rm -rf '%s' 2>/dev/null || unshare --user --map-root-user --map-auto rm -rf '%s'"):format(root, root))
 print(("done in %.1f s"):format(seconds() - started))
 os.exit(0, true)

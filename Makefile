@@ -347,7 +347,7 @@ valgrind:
 
 RUN_LUA = LUA_PATH="$(CURDIR)/lua/?.lua;$(CURDIR)/lua/?/init.lua;;" LUA_CPATH="$(CURDIR)/$(L)/?.so;;" $(LUA_BIN)
 
-demo: deps
+demo: demo-deps
 	@$(MAKE_HERE) all
 	@$(RUN_LUA) examples/quickstart.lua
 
@@ -445,6 +445,9 @@ format:
 # --- install --------------------------------------------------------------------------------------
 
 PREFIX ?= /usr/local
+ifneq ($(filter ~%,$(PREFIX) $(DESTDIR)),)
+$(error a ~ at the beginning is for the shell: write "$$HOME" instead)
+endif
 INST_LUADIR ?= $(PREFIX)/share/lua/$(LUA_ABI)
 INST_LIBDIR ?= $(PREFIX)/lib/lua/$(LUA_ABI)
 INST_BINDIR ?= $(PREFIX)/bin
@@ -482,22 +485,27 @@ rock:
 
 # --- packages -------------------------------------------------------------------------------------
 
-# Debian 12. luajit2 is the branch nginx's Lua module needs; it provides the `luajit` command and replaces
-# the stock luajit. bubblewrap, crun, passt (pasta) and wrk are peers in the benchmarks.
-DEPS := gcc make pkg-config binutils libc6-dev \
-	lua5.1 lua5.2 lua5.3 lua5.4 luajit2 \
-	liblua5.1-0-dev liblua5.2-dev liblua5.3-dev liblua5.4-dev libluajit2-5.1-dev \
-	libcurl4-openssl-dev libssl-dev libseccomp-dev libwslay-dev libhttp-parser-dev libprotobuf-c-dev protobuf-c-compiler libarchive13 \
+# Debian 12. What building for Lua 5.4 and running takes, without its tests.
+DEMO_DEPS := gcc make pkg-config binutils libc6-dev lua5.4 liblua5.4-dev \
+	libcurl4-openssl-dev libssl-dev libseccomp-dev libwslay-dev libhttp-parser-dev \
+	libprotobuf-c-dev protobuf-c-compiler libarchive13 ca-certificates python3 procps uidmap e2fsprogs
+# luajit2 is the branch nginx's Lua module needs; it provides the `luajit` command and replaces the stock luajit.
+# bubblewrap, crun, passt (pasta) and wrk are peers in the benchmarks.
+DEPS := $(DEMO_DEPS) \
+	lua5.1 lua5.2 lua5.3 luajit2 \
+	liblua5.1-0-dev liblua5.2-dev liblua5.3-dev libluajit2-5.1-dev \
 	lua-busted lua-check lua-cjson lua-filesystem lua-socket lua-system luarocks \
-	python3 curl ca-certificates procps uidmap iproute2 \
+	curl iproute2 \
 	clang clang-format clang-tidy cppcheck valgrind \
-	e2fsprogs nginx-light libnginx-mod-http-lua lua-resty-core lua-resty-lrucache \
+	nginx-light libnginx-mod-http-lua lua-resty-core lua-resty-lrucache \
 	bubblewrap crun passt wrk
 # What spec/server/page_spec.lua looks at the page with; it is skipped where there is none. 100 MB to fetch.
 BROWSER := chromium-headless-shell
-.PHONY: deps browser
+.PHONY: deps demo-deps browser
 deps:
 	@.ci/deps $(DEPS)
+demo-deps:
+	@.ci/deps $(DEMO_DEPS)
 browser:
 	@.ci/deps $(BROWSER)
 
@@ -516,7 +524,7 @@ help:
 	@echo '                 as root it also runs the specs as the system user sandbar-test, which it makes,'
 	@echo '                 with subordinate ids, if it is missing'
 	@echo 'make check-long  long waits, many repetitions, whole scenarios (within 60 minutes)'
-	@echo 'make deps        install the Debian packages that are missing (root), or say which'
+	@echo 'make deps        install the Debian packages of check that are missing (root), or say which; demo-deps: of demo'
 	@echo 'make browser     install the browser that the specs of the page of `sandbar serve` use (root)'
 	@echo 'make install     PREFIX=/usr/local DESTDIR= LUA=...;  make uninstall takes it away'
 	@echo 'make rock        lint the rockspec and install the rock into build/rock'

@@ -70,6 +70,37 @@ describe("installing", function()
     works(prefix, prefix .. "/share/lua/5.4", prefix .. "/lib/lua/5.4")
   end)
 
+  it("for the demo asks for fewer packages than for the checks, all of which are among those", function()
+    local function packages(target)
+      local found = {}
+      for name in helper.sh("make -C %s -n LUA=5.4 %s", q(tree), target):match("%.ci/deps ([^\n]*)"):gmatch("%S+") do
+        found[name] = true
+      end
+      return found
+    end
+    local all, few = packages "deps", packages "demo"
+    assert.is_true(few.gcc and few["lua5.4"] and all.valgrind and all["nginx-light"])
+    assert.is_nil(few.valgrind or few["nginx-light"] or few.luajit2)
+    for name in pairs(few) do
+      assert.is_true(all[name], name)
+    end
+  end)
+
+  it("below a directory that no shell has expanded is refused", function()
+    local out, status = helper.shell(("make -C %s -n install 'PREFIX=~/sb'"):format(q(tree)))
+    assert.equal(2, status)
+    assert.matches('write "$HOME" instead', out, 1, true)
+  end)
+
+  it("of one Lua is not loaded into another without a word of that", function()
+    local r = helper.run_lua('require "sandbar"', {
+      interpreter = helper.interpreter "5.1",
+      env = { LUA_PATH = tree .. "/lua/?.lua;" .. tree .. "/lua/?/init.lua", LUA_CPATH = tree .. "/build/5.4/?.so" },
+    })
+    assert.equal(1, r.code)
+    assert.matches("core.so was built for another Lua than this: ", r.stderr, 1, true)
+  end)
+
   it("with DESTDIR puts everything below it and bakes in the final place", function()
     local stage = helper.dir("stage")
     local out, status = helper.shell(("make -C %s LUA=5.4 install PREFIX=/usr DESTDIR=%s"):format(q(tree), q(stage)))
@@ -99,10 +130,56 @@ describe("the program", function()
       q(os.getenv("LUA_PATH") or ""), q(os.getenv("LUA_CPATH") or ""), q(tree .. "/src/main/sandbar.lua"), arguments))
   end
 
-  it("says how it is used, and fails, when it does not know what to do", function()
-    local out, status = program("walk")
+  it("says what it did not understand, and fails", function()
+    local MISTAKES = {
+      ["walk"] = "unknown command walk", ["run"] = "run: which script?",
+      ["serve --lisen 1"] = "serve: unknown option --lisen", ["serve extra"] = "serve: unexpected extra",
+      ["serve --listen"] = "serve: --listen without a value",
+      ["template"] = "template: build, list or delete?", ["template frob"] = "template: unexpected frob",
+      ["template build --no-chache d"] = "template: unknown option --no-chache",
+      ["template list --root"] = "template: --root without a directory",
+      ["template list extra"] = "template list: it takes nothing",
+    }
+    for arguments, why in pairs(MISTAKES) do
+      local out, status = program(arguments)
+      assert.equal(("sandbar: %s; sandbar --help says how it is used\n"):format(why), out)
+      assert.equal(2, status)
+    end
+    local out, status = program("")
     assert.matches("usage: sandbar run", out, 1, true)
     assert.equal(2, status)
+  end)
+
+  it("says how it is used to whoever asks", function()
+    for _, arguments in ipairs { "--help", "-h", "help", "run --help", "serve --help", "template -h" } do
+      local out, status = program(arguments .. " 2>/dev/null")
+      assert.matches("usage: sandbar run", out, 1, true)
+      assert.equal(0, status)
+    end
+  end)
+
+  it("runs what comes on its standard input", function()
+    local out, status = program([[run - one <<'EOF'
+print(type(sandbar.open), ...)
+EOF]])
+    assert.equal("function\tone\n", out)
+    assert.equal(0, status)
+  end)
+
+  it("is found in the tree that it was built in", function()
+    local file = helper.write_file(helper.dir("s") .. "/a.lua", 'print(require("sandbar.core").VERSION ~= nil)')
+    local out, status = outside(tree, "lua5.4 src/main/sandbar.lua run " .. q(file))
+    assert.equal("true\n", out)
+    assert.equal(0, status)
+    out = outside("/", ("lua5.4 %s/src/main/sandbar.lua run %s"):format(q(tree), q(file)))
+    assert.equal("true\n", out)
+  end)
+
+  it("takes no error of a script for an interruption", function()
+    local file = helper.write_file(helper.dir("s") .. "/a.lua", 'error("the download was interrupted! see log")')
+    local out, status = program("run " .. q(file))
+    assert.matches("a.lua:1: the download was interrupted! see log", out, 1, true)
+    assert.equal(1, status)
   end)
 
   it("gives a script its arguments, the library and a root scope", function()

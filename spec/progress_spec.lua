@@ -139,19 +139,29 @@ describe("sandbar template", function()
     assert.equal(4, #lines)
   end)
 
-  it("says how it is used, and what is wrong with a file", function()
+  it("says that it was used otherwise, and what is wrong with a file", function()
     for _, line in ipairs { "", "frob", "build", "build a b", "list a", "delete", "build --cache a", "--no-cache list" } do
       local out, status = run(line .. " 2>&1")
-      assert.matches("usage: sandbar run", out, 1, true)
+      assert.matches("^sandbar: template.*; sandbar %-%-help says how it is used\n$", out)
       assert.equal(2, status, line)
     end
     local dir = helper.dir("wrong")
-    helper.write_file(dir .. "/nothing.lua", "return 1")
-    local out, status = run(("build %s/nothing.lua 2>&1"):format(q(dir)))
-    assert.matches("it returns no table", out, 1, true)
+    local out, status = run("build " .. q(dir) .. " 2>&1")
+    assert.matches("^sandbar: cannot open " .. dir .. "/template%.lua", out)
     assert.equal(1, status)
-    out, status = run("build " .. q(dir) .. " 2>&1")
-    assert.matches("^sandbar: ", out)
-    assert.equal(1, status)
+    local WRONG = {
+      { "1", "it returns no table of what a template is made of" },
+      { '{ name = "x", steps = "a" }', "option 'steps': table expected, got string (InvalidArgument)" },
+      { '{ name = "x", steps = { { run = "true" }, { workdi = "/srv" } } }',
+        "option 'steps': element 2: unknown step 'workdi'; the nearest known one is 'workdir' (InvalidArgument)" },
+      { '{ name = "x", steps = { { port = 3000, timeout = 10 } } }', "option 'steps': element 1: none of run, copy, env, " ..
+        "workdir, user, start, ready; it has 'port', 'timeout' (InvalidArgument)" },
+    }
+    for _, case in ipairs(WRONG) do
+      local file = helper.write_file(dir .. "/template.lua", "return " .. case[1])
+      out, status = run(("build --root %s %s 2>&1"):format(q(helper.root()), q(dir)))
+      assert.equal(("sandbar: %s: %s\n"):format(file, case[2]), out)
+      assert.equal(1, status)
+    end
   end)
 end)

@@ -2,6 +2,7 @@
 
 local compat = require "sandbar.compat"
 local copied = require "sandbar.copied"
+local errors = require "sandbar.errors"
 local progress = require "sandbar.progress"
 
 local program = {}
@@ -11,12 +12,17 @@ local function beside(dir, path)
   return path:sub(1, 1) == "/" and path or dir .. "/" .. path
 end
 
--- The table of what templates:build takes, of a file that returns it or of the template.lua in a directory.
+local function opens(path)
+  local file = io.open(path, "r")
+  return file ~= nil and file:close() ~= nil
+end
+
+-- The table of what templates:build takes, of a file that returns it or of the template.lua in a directory, and the
+-- path of the file.
 local function read(path)
-  local file = io.open(path .. "/template.lua", "r")
-  if file then
-    file:close()
-    path = path:gsub("/+$", "") .. "/template.lua"
+  local inside = path:gsub("/+$", "") .. "/template.lua"
+  if opens(inside) or opens(path .. "/.") then
+    path = inside
   end
   local chunk, why = loadfile(path)
   if not chunk then
@@ -28,32 +34,35 @@ local function read(path)
   end
   local dir = path:match("^(.*)/") or "."
   dir = dir == "" and "/" or dir
-  local given, steps = copied(spec), {}
-  for i, step in ipairs(type(spec.steps) == "table" and spec.steps or {}) do
-    steps[i] = step
-    if type(step) == "table" and type(step.copy) == "string" then
-      steps[i] = copied(step)
-      steps[i].copy = beside(dir, step.copy)
+  local given = copied(spec)
+  if type(spec.steps) == "table" then
+    given.steps = copied(spec.steps)
+    for i, step in ipairs(spec.steps) do
+      if type(step) == "table" and type(step.copy) == "string" then
+        given.steps[i] = copied(step)
+        given.steps[i].copy = beside(dir, step.copy)
+      end
     end
   end
-  given.steps = steps
-  return given
+  return given, path
 end
 
 local verbs = {}
 
 function verbs.build(templates, options, path)
-  local given, err = read(path)
+  local given, from = read(path)
   if not given then
-    return nil, err
+    return nil, from
   end
   given.on_progress = progress.show()
   if options["--no-cache"] then
     given.cache = false
   end
-  local built
-  built, err = templates:build(given)
-  if not built then
+  local ok, built, err = pcall(templates.build, templates, given)
+  if not ok then -- the file's mistake, not a caller's
+    local misuse = type(built) == "string" and built:match("bad argument #1 to 'build' %((.*)%)$")
+    error(misuse and errors.new { kind = "InvalidArgument", message = from .. ": " .. misuse } or built, 0)
+  elseif not built then
     return nil, err
   end
   io.write(built.name, "\t", built.digest, "\n")
@@ -82,32 +91,53 @@ function verbs.delete(templates, _, ...)
   return true
 end
 
--- How many operands a verb has: at least, at most.
-local OPERANDS = { build = { 1, 1 }, list = { 0, 0 }, delete = { 1, math.huge } }
+-- How many operands a verb has: at least, at most; and which.
+local OPERANDS = {
+  build = { 1, 1, "a FILE or DIR" }, list = { 0, 0, "nothing" }, delete = { 1, math.huge, "the NAMEs of templates" },
+}
 
---- What `sandbar template ...` does, as a function, or nil where that is not how it is used.
-function program.template(...)
-  local options, operands, root = {}, {}, nil
-  local args, i = { ... }, 1
+--- What is wrong with a word that says nothing to a command.
+function program.unknown(command, word)
+  return ("%s: %s %s"):format(command, word:sub(1, 1) == "-" and "unknown option" or "unexpected", word)
+end
+
+-- The words of a `sandbar template`: options, operands and the root; or nil and what is wrong.
+local function words(args)
+  local options, operands, i = {}, {}, 1
   while args[i] do
-    if args[i] == "--root" and args[i + 1] then
-      i, root = i + 1, args[i + 1]
+    if args[i] == "--root" then
+      i = i + 1
+      options.root = args[i]
+      if not options.root then
+        return nil, "template: --root without a directory"
+      end
     elseif args[i] == "--no-cache" and operands[1] == "build" then
       options[args[i]] = true
     elseif args[i]:sub(1, 1) == "-" then
-      return nil
+      return nil, program.unknown("template", args[i])
     else
       operands[#operands + 1] = args[i]
     end
     i = i + 1
   end
+  return options, operands
+end
+
+--- What `sandbar template ...` does, as a function, or nil and why that is not how it is used.
+function program.template(...)
+  local options, operands = words { ... }
+  if not options then
+    return nil, operands
+  end
   local verb = table.remove(operands, 1)
   local count = OPERANDS[verb]
-  if not count or #operands < count[1] or #operands > count[2] then
-    return nil
+  if not count then
+    return nil, verb and program.unknown("template", verb) or "template: build, list or delete?"
+  elseif #operands < count[1] or #operands > count[2] then
+    return nil, ("template %s: it takes %s"):format(verb, count[3])
   end
   return function()
-    local sandboxes, err = require("sandbar").open { root = root }
+    local sandboxes, err = require("sandbar").open { root = options.root }
     if not sandboxes then
       return nil, err
     end

@@ -30,6 +30,21 @@ local function invalid(at, message)
   }
 end
 
+-- What a step has that is of no kind, for whoever misspelt it.
+local function instead(step)
+  local keys = {}
+  for key in pairs(step) do
+    keys[#keys + 1] = ("'%s'"):format(tostring(key))
+    local near = type(key) == "string" and check.nearest(key, SCHEMA)
+    if near then
+      return ("unknown step '%s'; the nearest known one is '%s'"):format(key, near)
+    end
+  end
+  table.sort(keys)
+  return "none of run, copy, env, workdir, user, start, ready" ..
+    (keys[1] and "; it has " .. table.concat(keys, ", ") or "")
+end
+
 local function kind_of(step)
   local found
   for _, kind in ipairs(ORDER) do
@@ -41,7 +56,7 @@ local function kind_of(step)
     end
   end
   if not found then
-    return nil, "none of run, copy, env, workdir, user, start, ready"
+    return nil, instead(step)
   end
   return found
 end

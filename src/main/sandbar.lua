@@ -6,7 +6,8 @@
 local prefix = nil -- filled in by `make install`
 
 local usage = [[
-usage: sandbar run SCRIPT [ARGUMENTS]   run a Lua script; it sees `sandbar` and `scope` (the root scope)
+usage: sandbar run SCRIPT [ARGUMENTS]   run a Lua script (- is the standard input); it sees `sandbar` and
+                                        `scope` (the root scope)
        sandbar template build [--no-cache] FILE|DIR
                                         build what FILE (or template.lua in DIR) returns for templates:build;
                                         paths that it copies start beside it
@@ -26,7 +27,7 @@ local function readable(path)
 end
 
 -- Where the library is when the paths do not say: where it was installed, or beside this program (a prefix
--- that was moved, a tree of LuaRocks).
+-- that was moved, a tree of LuaRocks), or in the tree that it was built in.
 local function find_library()
   local version = _VERSION:match("%d%.%d")
   local places = { prefix }
@@ -40,6 +41,13 @@ local function find_library()
       package.cpath = place.c .. "/?.so;" .. package.cpath
       return
     end
+  end
+  local source = ("/" .. arg[0]):match("^(.*/)src/main/[^/]+$")
+  if source then -- behind what is installed, and behind what the environment says
+    source = source:sub(2)
+    local abi = type(jit) == "table" and "luajit" or version
+    package.path = ("%s;%slua/?.lua;%slua/?/init.lua"):format(package.path, source, source)
+    package.cpath = ("%s;%sbuild/%s/?.so"):format(package.cpath, source, abi)
   end
 end
 
@@ -63,10 +71,11 @@ local function guarded(chunk, ...)
   _G.sandbar = sandbar
   local unpack = table.unpack or unpack
   local interrupted, trace = false, nil
-  -- Closing the scope unwinds what raised: where that was is noted first.
+  -- As the interpreter's own handler of SIGINT raises it, with a position or without.
   local function is_interrupt(e)
-    return type(e) == "string" and e:find("interrupted!", 1, true) ~= nil
+    return type(e) == "string" and (e == "interrupted!" or e:find(":%d+: interrupted!$") ~= nil)
   end
+  -- Closing the scope unwinds what raised: where that was is noted first.
   local function script_failed(e)
     interrupted = is_interrupt(e)
     local where = type(e) == "table" and rawget(e, "where")
@@ -96,7 +105,7 @@ local function guarded(chunk, ...)
 end
 
 local function run(script, ...)
-  local chunk, err = loadfile(script)
+  local chunk, err = loadfile(script ~= "-" and script or nil)
   if not chunk then
     quit(1, err)
   end
@@ -104,18 +113,31 @@ local function run(script, ...)
   guarded(chunk, ...)
 end
 
+-- What a command with operands does, as a function, or nil and what is wrong with them.
+local function parsed(command, ...)
+  if command == "template" then
+    return require("sandbar.program").template(...)
+  elseif command == "serve" then
+    return require("sandbar.server.program").parse(...)
+  end
+  return nil, command == "run" and "run: which script?" or ("unknown command %s"):format(command)
+end
+
+local HELP = { ["--help"] = true, ["-h"] = true }
 local command = arg[1]
-local template = command == "template" and require("sandbar.program").template((table.unpack or unpack)(arg, 2))
-local serve = command == "serve" and require("sandbar.server.program").parse((table.unpack or unpack)(arg, 2))
-if command == "--version" then
+if command == nil then
+  io.stderr:write(usage)
+  os.exit(2)
+elseif command == "--version" then
   version()
-elseif command == "--help" then
+elseif command == "help" or HELP[command] or HELP[arg[2]] then
   io.write(usage)
 elseif command == "run" and arg[2] then
   run(arg[2], (table.unpack or unpack)(arg, 3))
-elseif template or serve then
-  guarded(template or serve)
 else
-  io.stderr:write(usage)
-  os.exit(2)
+  local job, why = parsed((table.unpack or unpack)(arg))
+  if not job then
+    quit(2, why .. "; sandbar --help says how it is used")
+  end
+  guarded(job)
 end

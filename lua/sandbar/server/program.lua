@@ -1,5 +1,7 @@
 -- What `sandbar serve ...` does.
 
+local unknown = require("sandbar.program").unknown
+
 local program = {}
 
 local OPTIONS = {
@@ -7,13 +9,15 @@ local OPTIONS = {
   ["--domain"] = "domain", ["--tls-cert"] = "tls_cert", ["--tls-key"] = "tls_key",
 }
 
---- A function that serves until it is interrupted or told to end, or nil where that is not how it is used.
+--- A function that serves until it is interrupted or told to end, or nil and why that is not how it is used.
 function program.parse(...)
   local args, opts, i = { ... }, {}, 1
   while args[i] do
     local name, value = OPTIONS[args[i]], args[i + 1]
-    if not name or not value then
-      return nil
+    if not name then
+      return nil, unknown("serve", args[i])
+    elseif not value then
+      return nil, ("serve: %s without a value"):format(args[i])
     end
     opts[name], i = value, i + 2
   end

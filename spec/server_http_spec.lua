@@ -376,6 +376,38 @@ describe("http server", function()
     answer()
   end)
 
+  it("ends what it does for a client when that has gone, or its time is over", function()
+    for _, leave in ipairs { "shut", "reset" } do
+      local answer = client(port, get("/"), "until=go\n", leave)
+      local request = accept()
+      local seen
+      local over, err = request:attend(10, function(text)
+        sandbar.assert(request:begin(200))
+        sandbar.assert(request:write(text))
+        seen = { sandbar.sleep(20) }
+      end, "go\n")
+      fails("Cancelled", over, err)
+      fails("Cancelled", seen[1], seen[2])
+      answer()
+    end
+    local answer = client(port, get("/"), "until=go", "shut")
+    local request = accept()
+    local ended
+    fails("Timeout", request:attend(0.05, function()
+      fails("Cancelled", sandbar.sleep(20))
+      ended = true
+    end))
+    assert.is_true(ended)
+    assert.same({ true, nil, "why" }, { request:attend(10, function()
+      return nil, "why"
+    end) })
+    assert.has_error(function()
+      request:attend(10, error, "it raises")
+    end, "it raises")
+    assert.same({ true, true }, { request:attend(10, request.respond, request, 200, nil, "go") })
+    answer()
+  end)
+
   it("tells a reader that its client went away inside a body", function()
     local post = "send=POST / HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 10\\r\\n\\r\\nhalf"
     for _, leave in ipairs { "shut", "reset" } do

@@ -155,6 +155,16 @@ function ServerRequest:abort() end
 ---@return sandbar.Error? err
 function ServerRequest:gone(timeout) end
 
+--- Runs fn(...) as a task that does not outlive the client: when that has gone, or after `timeout`, its waits answer
+--- Cancelled, and its end is waited for.
+---@param timeout? sandbar.Timeout
+---@param fn function
+---@param ... any
+---@return boolean? ended
+---@return any result what fn returned; or the error, Cancelled (the client has gone) or Timeout
+---@return any ...
+function ServerRequest:attend(timeout, fn, ...) end
+
 --- A pump that goes on beside who has started it.
 ---@class sandbar.Pump
 local Pump = {}

@@ -4,7 +4,9 @@
 -- unary one's run(context, message) gives the answer's message or nil and a failure; a stream's run(context, message,
 -- sink) sends with sink:send(message) and gives true or nil and a failure once nothing more comes. One whose requests
 -- are a stream (`many`) has run(context, next), where next() is the next message, nil at the end, or nil and a failure;
--- it gives the answer's message. A failure is of connect.failure or an error of the contract. `bulk`: its requests hold
+-- it gives the answer's message. A failure is of connect.failure or an error of the contract. What is no stream of
+-- answers runs as a task that ends with its client, and after the client's time; a unary one that was given none after
+-- `limit` seconds, or 600. `bulk`: its requests hold
 -- data; `list`: the answer's one field, which may be long.
 
 local core = require "sandbar.core"
@@ -19,6 +21,7 @@ local wait = require "sandbar.wait"
 local MAX_MESSAGE, MAX_BULK = 4194304, 16777216 -- bytes of a request
 local AT_ONCE = 100 -- elements of a long answer that are encoded at once
 local READ_TIMEOUT = 60 -- seconds for the whole of a request's message
+local UNARY = 600 -- seconds for what it asks for, where the client says nothing
 local KEEPALIVE = 90 -- seconds between signs of life, where the client says nothing
 local KEEPALIVE_LEAST = 0.01 -- what a client may ask for: a wait of no time would let nobody else have a turn
 
@@ -267,6 +270,19 @@ local function answer_stream(request, call, kind, context)
   end
 end
 
+-- ---- what is over with its client, or its time ----
+
+-- A call's run(...), for as long as the client is there, `limit` seconds at most: its answer, or nil and a failure.
+local function attended(request, limit, call, ...)
+  local over, result, failure = request:attend(limit, call.run, ...)
+  if over then
+    return result, failure
+  elseif result.kind == "Timeout" then
+    return nil, connect.failure("deadline_exceeded", "context deadline exceeded")
+  end
+  return nil, result
+end
+
 -- ---- streams of requests ----
 
 local PIECE = 65536
@@ -307,7 +323,7 @@ local function answer_many(request, call, kind, context)
   if (request.headers:get("connect-content-encoding") or "identity") ~= "identity" then
     failure = connect.failure("unimplemented", "unknown compression")
   else
-    value, failure = call.run(context, messages(request, call, kind.codec))
+    value, failure = attended(request, context.timeout, call, context, messages(request, call, kind.codec))
   end
   sink:finish(not value and failure or nil, value)
 end
@@ -345,7 +361,7 @@ local function answer_unary(request, call, kind, context)
   local result
   local decoded, failure = read_message(request, call, kind.codec)
   if decoded then
-    result, failure = call.run(context, decoded)
+    result, failure = attended(request, context.timeout or call.limit or UNARY, call, context, decoded)
   end
   local bytes
   if result then

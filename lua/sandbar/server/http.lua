@@ -9,6 +9,7 @@
 -- Requests of one connection come one after another: the next when the one before has been answered. A request that
 -- nobody answers (its handler fails, it is collected) is answered 500; one whose answer has begun is cut.
 
+local attend = require "sandbar.server.attend"
 local check = require "sandbar.check"
 local core = require "sandbar.core"
 local duration = require "sandbar.duration"
@@ -180,9 +181,12 @@ function request:gone(timeout)
   return r.number == 1
 end
 
-pumps.install(request, function(self)
+local function state_of(self)
   return core.state(self, request_class)
-end)
+end
+
+pumps.install(request, state_of)
+attend.install(request, state_of)
 
 request_class = core.class("ServerRequest", request, {
   tostring = function(state)

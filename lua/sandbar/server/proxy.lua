@@ -92,10 +92,8 @@ local function switch(server, request, entry, port)
   return done or refuse.closed(request, entry.id, port)
 end
 
-local function forward(server, request, entry, port)
-  if upgrade.is_asked(request) then
-    return switch(server, request, entry, port)
-  end
+-- The request and its answer, up to the last byte.
+local function pass(server, request, entry, port)
   local to = entry.box:port(port)
   local list = headers_in(request, entry.info, port)
   list[#list + 1] = { "Connection", "close" } -- a kept one would hold up a server that has them one after the other
@@ -124,6 +122,15 @@ local function forward(server, request, entry, port)
     end
   end
   answer.body:close()
+  return true
+end
+
+-- What was asked for the client inside ends when the client goes.
+local function forward(server, request, entry, port)
+  if upgrade.is_asked(request) then
+    return switch(server, request, entry, port)
+  end
+  request:attend(nil, pass, server, request, entry, port)
   return true
 end
 

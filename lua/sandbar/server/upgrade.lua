@@ -3,17 +3,21 @@
 -- kept connection is for us again.
 
 local headers_of = require "sandbar.headers"
+local port = require "sandbar.port"
 
 local MAX_HEAD = 65536
-local MAX_BODY = 1048576 -- of an answer that is no upgrade
 local TIMEOUT = 60 -- seconds for the answer's head
+local IDLE = 620 -- seconds without a byte of an answer that is no upgrade
+local BROKEN = "the answer ends too early"
 
 local upgrade = {}
 
---- Does the request ask for one? Only one without a body can.
+--- Does the request ask for one? Only one without a body can. Who would rather have HTTP/2, and says so by the way, is
+--- content with an ordinary answer.
 function upgrade.is_asked(request)
   local headers = request.headers
-  if not headers:get("upgrade") or headers:get("transfer-encoding")
+  local protocol = headers:get("upgrade")
+  if not protocol or protocol:lower():match("^%s*h2c%s*$") or headers:get("transfer-encoding")
     or (headers:get("content-length") or "0") ~= "0" then
     return false
   end
@@ -64,36 +68,103 @@ local function answer_of(connection)
   end
 end
 
--- What follows the head of an answer that is no upgrade: as long as it says, or all there is.
-local function body_of(connection, list)
-  local length = tonumber(list:get("content-length") or "")
-  if length then
-    return length > 0 and length <= MAX_BODY and connection:read(length, { timeout = TIMEOUT }) or ""
+-- Pieces of `some()` without the chunks they come in; nil at the end, nil and an error.
+local function unchunked(some)
+  local buffer, left, head = "", 0, "^(%x+)[^\r\n]*\r\n()"
+  return function()
+    while left == 0 or buffer == "" do
+      local size, at
+      if left == 0 then
+        size, at = buffer:match(head)
+      end
+      if size then
+        left, buffer, head = tonumber(size, 16), buffer:sub(at), "^\r\n(%x+)[^\r\n]*\r\n()"
+        if left == 0 then
+          return nil
+        end
+      else
+        local piece, err = some()
+        if not piece or #buffer > MAX_HEAD then
+          return nil, err or BROKEN
+        end
+        buffer = buffer .. piece
+      end
+    end
+    local piece = buffer:sub(1, left)
+    buffer, left = buffer:sub(#piece + 1), left - #piece
+    return piece
   end
-  return list:get("transfer-encoding") == nil and connection:read("a", { max = MAX_BODY, timeout = TIMEOUT }) or ""
 end
 
---- Asks the server behind `connection`, with the headers `list`. False when it gives no answer that makes sense; then
---- nothing was answered. `out(list)` are the headers of an answer that go on.
-function upgrade.serve(request, connection, list, out)
+-- Pieces of `some()`, as many bytes as there have to be.
+local function counted(some, left)
+  return function()
+    if left == 0 then
+      return nil
+    end
+    local piece, err = some()
+    if not piece then
+      return nil, err or BROKEN
+    end
+    piece = piece:sub(1, left)
+    left = left - #piece
+    return piece
+  end
+end
+
+-- What gives the body behind the head of an answer that is no upgrade.
+local function body_of(request, connection, status, headers)
+  local length = headers:get("content-length") or ""
+  local function some()
+    return port.some(connection, IDLE)
+  end
+  if request.method == "HEAD" or status == 204 or status == 304 then
+    return counted(some, 0)
+  elseif (headers:get("transfer-encoding") or ""):lower():find("chunked", 1, true) then
+    return unchunked(some)
+  elseif length:match("^%d+$") then
+    return counted(some, tonumber(length))
+  end
+  return some
+end
+
+-- An answer like every other one, as it comes.
+local function pass(request, connection, status, headers, out)
+  local next_piece = body_of(request, connection, status, headers)
+  request:begin(status, out(headers))
+  while true do
+    local piece, err = next_piece()
+    if err then
+      return request:abort()
+    elseif not piece then
+      return request:finish()
+    elseif not request:write(piece, IDLE) then
+      return nil
+    end
+  end
+end
+
+-- Asks, and answers if that is no upgrade: the status, and the head of one that is.
+local function ask(request, connection, list, out)
   local status, headers, head
   if connection:write(head_of(request, list)) then
     status, headers, head = answer_of(connection)
   end
-  if not status then
-    connection:close()
-    return false
-  elseif status == 101 then
+  if status and status ~= 101 then
+    pass(request, connection, status, headers, out)
+  end
+  return status, head
+end
+
+--- Asks the server behind `connection`, with the headers `list`, for as long as the client is there. False when it
+--- gives no answer that makes sense; then nothing was answered. `out(list)` are the headers of an answer that go on.
+function upgrade.serve(request, connection, list, out)
+  local over, status, head = request:attend(nil, ask, request, connection, list, out)
+  if over and status == 101 then
     request:upgrade(connection, head)
-  else
-    local kept = {}
-    for _, pair in ipairs(out(headers)) do
-      kept[#kept + 1] = pair[1]:lower() ~= "content-length" and pair or nil
-    end
-    request:respond(status, kept, body_of(connection, headers))
   end
   connection:close()
-  return true
+  return not over or status ~= nil
 end
 
 return upgrade

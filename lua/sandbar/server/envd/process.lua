@@ -8,6 +8,7 @@ local users = require "sandbar.server.envd.users"
 local wait = require "sandbar.wait"
 
 local PING = { event = { keepalive = {} } }
+local STALL = 600 -- seconds that a command may leave its input unread
 local EXEC = 'exec "$0" "$@"' -- a shell says why a program cannot be run
 
 local failure = connect.failure
@@ -186,7 +187,7 @@ local function run_list(context)
 end
 
 -- Writes what a request has for a process. True, or nil and a failure.
-local function type_in(context, found, input)
+local function type_in(found, input)
   input = input or {}
   if input.stdin == nil and input.pty == nil then
     return nil, failure("unimplemented", "no input")
@@ -199,7 +200,7 @@ local function type_in(context, found, input)
   end
   local data = input.stdin or input.pty
   if data ~= "" then
-    local written, err = found.handle.stdin:write(data, { timeout = context.timeout })
+    local written, err = found.handle.stdin:write(data, { timeout = STALL })
     if not written then
       return nil, err.kind == "Closed" and failure("internal", "error writing to stdin: it is closed") or err
     end
@@ -211,7 +212,7 @@ local function run_input(context, m)
   local found, err = select(context, m.process)
   local ok
   if found then
-    ok, err = type_in(context, found, m.input)
+    ok, err = type_in(found, m.input)
   end
   return ok and {}, err
 end
@@ -231,7 +232,7 @@ local function run_stream_input(context, next_message)
     elseif m.start or not found and m.data then
       ok, err = nil, failure("invalid_argument", "a stream begins with one start")
     elseif m.data then
-      ok, err = type_in(context, found, m.data.input)
+      ok, err = type_in(found, m.data.input)
     end
     if not ok then
       return nil, err

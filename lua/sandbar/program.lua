@@ -2,7 +2,6 @@
 
 local compat = require "sandbar.compat"
 local copied = require "sandbar.copied"
-local errors = require "sandbar.errors"
 local progress = require "sandbar.progress"
 
 local program = {}
@@ -61,7 +60,10 @@ function verbs.build(templates, options, path)
   local ok, built, err = pcall(templates.build, templates, given)
   if not ok then -- the file's mistake, not a caller's
     local misuse = type(built) == "string" and built:match("bad argument #1 to 'build' %((.*)%)$")
-    error(misuse and errors.new { kind = "InvalidArgument", message = from .. ": " .. misuse } or built, 0)
+    if not misuse then
+      error(built, 0)
+    end
+    return nil, from .. ": " .. misuse
   elseif not built then
     return nil, err
   end

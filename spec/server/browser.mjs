@@ -89,7 +89,8 @@ class Page {
   }
 
   async open(url) {
-    await this.send('Page.navigate', { url })
+    const { errorText } = await this.send('Page.navigate', { url }) // else the browser's own page of errors counts as loaded
+    if (errorText) throw new Error(`${url}: ${errorText}; the browser: ${this.browser.said}`)
     await this.until(() => document.readyState === 'complete' && location.href !== 'about:blank', 'the page is loaded')
   }
 
@@ -114,8 +115,8 @@ class Page {
       const got = await this.run(fn, ...args).catch((cause) => { if (Date.now() > end) throw cause })
       if (got) return got
       if (Date.now() > end) {
-        const seen = await this.run(() => document.body.innerText)
-        throw new Error(`never: ${what}; the page: ${seen.slice(0, 1500)}; wrong: ${this.wrong}`)
+        const seen = await this.run(() => `${location.href} ${document.readyState} ${document.body?.innerText.slice(0, 1500)}`)
+        throw new Error(`never: ${what}; the page: ${seen}; wrong: ${this.wrong}; the browser: ${this.browser.said}`)
       }
       await new Promise((resolve) => setTimeout(resolve, 15))
     }

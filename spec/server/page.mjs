@@ -301,6 +301,10 @@ cases['forgets the key when it is left'] = async () => {
   assert.equal(await page.run(() => sessionStorage.length + localStorage.length + document.cookie.length), 0)
 }
 
+cases['a load that failed counted as one, and why was not told'] = async () => {
+  await assert.rejects(page.open('http://127.0.0.1:1/'), /net::ERR_UNSAFE_PORT/)
+}
+
 const flags = process.getuid() === 0 ? ['--no-sandbox'] : []
 browser = new Browser(program, profile, flags)
 try {

@@ -36,7 +36,8 @@ function Process:kill(options) end
 --- stay where they are).
 ---@param options? { timeout?: sandbar.Timeout, output?: boolean }
 ---@return sandbar.Result? result
----@return sandbar.Error? err Timeout (nothing was consumed)
+---@return sandbar.Error? err Timeout (nothing was consumed); of a hosted one that was started with a string as its input:
+--- why that may not all have come to it, with the exit as `result`
 function Process:wait(options) end
 
 ---@return boolean
@@ -80,7 +81,9 @@ local Input = {}
 ---@param data string
 ---@param options? { timeout?: sandbar.Timeout }
 ---@return integer? written bytes accepted: all, unless the time was over (then with Timeout as second result)
----@return sandbar.Error? err Closed
+---@return sandbar.Error? err Closed: it reads no more. Of a hosted one also RateLimited, Unavailable, NotRunning (what was
+--- not accepted was not taken, and may be written again) and OutcomeUnknown (nobody knows what of it came, and no more
+--- is taken); `accepted`: how many bytes of it were
 function Input:write(data, options) end
 
 --- The process sees the end of its input. On a terminal that is as if the end had been typed; a program that has put

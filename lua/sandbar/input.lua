@@ -46,10 +46,11 @@ function methods:write(data, opts)
   if r then
     return r.number
   end
+  local accepted = partial and partial.number or 0
   if err.kind == "Timeout" then
-    return partial and partial.number or 0, err
+    return accepted, err
   end
-  return nil, err
+  return nil, errors.from(err, "write", { accepted = accepted })
 end
 
 function methods:close()

@@ -116,6 +116,19 @@ local function exited(state, deadline, timeout)
   return exit_record(state, r.fields)
 end
 
+-- Where what it was started with may not all have come to it, its exit is not that of a command that had it.
+local function fed(state, result, err)
+  local op = result and state._feed
+  if not op or not op:done() then
+    return result, err
+  end
+  local ok, why = op:result()
+  if ok or why.kind == "Closed" then
+    return result
+  end
+  return nil, errors.from(why, "wait", { result = result })
+end
+
 function methods:wait(opts)
   local state = state_of(self)
   opts = check.options("wait", 1, opts, WAIT)
@@ -131,7 +144,7 @@ function methods:wait(opts)
       return nil, errors.from(link.told(err, timeout), "wait")
     end
   end
-  return exited(state, deadline, timeout)
+  return fed(state, exited(state, deadline, timeout))
 end
 
 function methods:kill(opts)

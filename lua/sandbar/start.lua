@@ -16,7 +16,7 @@ local wait = require "sandbar.wait"
 local start = {}
 
 -- Feeds a function's or a file's pieces to the process, in a task of its own. The input ends also when the
--- source raises or gives nil and an error: the process must not wait for more.
+-- source raises or gives nil and an error, or when a piece may not have come: the process must not wait for more.
 local function feed(state, source)
   local stdin = state._native:stdin()
   local function run()
@@ -34,9 +34,16 @@ local function feed(state, source)
       if chunk == nil then
         break
       end
-      if chunk ~= "" and not wait.op(stdin:write(chunk), false, "stdin") then
+      local written, why = true, nil
+      if chunk ~= "" then
+        written, why = wait.op(stdin:write(chunk), false, "stdin")
+      end
+      if not written and why.kind == "Closed" then
         stdin:close() -- it reads no more
         return
+      elseif not written then
+        process.end_input(state, stdin)
+        error(why, 0)
       end
     end
     process.end_input(state, stdin)

@@ -98,6 +98,14 @@ function Run:poll(s)
   return true
 end
 
+-- It gets no more: what it would make of half its input is nobody's wish.
+function Run:half_fed(err)
+  self.input_error = err
+  self:kill()
+  self.stdin:close_write()
+  self.stdin = nil
+end
+
 -- Gives the command more of its input. The source may wait; it is not asked once the command has ended. True when it
 -- gave an empty piece and is to be asked again.
 function Run:feed()
@@ -109,9 +117,11 @@ function Run:feed()
     if not self.write_op:done() then
       return
     end
-    local ok = self.write_op:result()
+    local ok, why = self.write_op:result()
     self.write_op = nil
-    if not ok then -- the command no longer reads: its business
+    if not ok and why.kind ~= "Closed" and not self.exit_op:done() then
+      return self:half_fed(errors.from(why, "exec"))
+    elseif not ok then -- the command no longer reads: its business
       stdin:close()
       self.stdin = nil
       return
@@ -121,11 +131,9 @@ function Run:feed()
     return
   end
   local chunk, err, errno = self.source()
-  if chunk == nil then
-    if err ~= nil then -- what the command would make of half its input is nobody's wish
-      self.source_error = errors.reported("exec", err, errno)
-      self:kill()
-    end
+  if chunk == nil and err ~= nil then
+    self:half_fed(errors.reported("exec", err, errno))
+  elseif chunk == nil then
     stdin:close_write()
     self.stdin = nil
   elseif type(chunk) ~= "string" then
@@ -213,6 +221,7 @@ local function conclude(run, to, release, timeout, opts)
       op = "exec",
       message = "the sandbox does not tell that the killed command has ended",
       result = result,
+      cause = run.input_error,
     }
   end
   local exited, ended = run.exit_op:result()
@@ -222,8 +231,8 @@ local function conclude(run, to, release, timeout, opts)
   end
   release:cancel()
   local result = run:result(ended.fields)
-  if run.source_error then
-    return nil, errors.from(run.source_error, "exec", { result = result })
+  if run.input_error then
+    return nil, errors.from(run.input_error, "exec", { result = result })
   end
   if run.timed_out then
     return exec.timed_out(result, timeout)

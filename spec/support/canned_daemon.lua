@@ -75,7 +75,10 @@ handlers["/process.Process/Start"] = function(self, request)
     self.killed[#self.killed + 1] = tonumber(args[5])
   end
   local out = stream(request, "process.StartResponse")
-  out:send { event = { start = { pid = pid or 900 } } }
+  out:send { event = { start = { pid = pid or self.command and 800 or 900 } } }
+  if not pid and self.command then
+    return self.command(out, given.process)
+  end
   if type(answer) == "function" then
     return answer(out, fields)
   end
@@ -90,13 +93,19 @@ end
 
 handlers["/process.Process/SendInput"] = function(self, request)
   local given = assert(message.decode("process.SendInputRequest", request:read_all(1000000), "proto"))
+  if self.type_in then
+    return self.type_in(request, given.input.stdin)
+  end
   request:respond(200, UNARY, "")
   self.input(given.input.stdin)
 end
 
-handlers["/process.Process/CloseStdin"] = function(_, request)
+handlers["/process.Process/CloseStdin"] = function(self, request)
   request:read_all(1000000)
   request:respond(200, UNARY, "")
+  if self.end_input then
+    self.end_input()
+  end
 end
 
 handlers["/filesystem.Filesystem/WatchDir"] = function(self, request)
@@ -111,10 +120,12 @@ end
 --- An answer: it has begun, and its stream is cut before it says so.
 daemon.UNTOLD = {}
 
---- Starts one: { files (a handle), runs (what was asked of workers, in order), listed (the workers as the list has
+--- Starts one: { handle (of its files), link, runs (what was asked of workers, in order), listed (the workers as the list has
 --- them), killed (the numbers of what was ended), close() }. What it says: `answers` by the worker's operation, a text,
 --- UNTOLD or a function of its stream and fields; `files`, a function of a request for contents;
---- `watch`, of the stream of a watch; `input`, of what is written to a worker.
+--- `watch`, of the stream of a watch; `input`, of what is written to a worker; `command`, of the stream and configuration
+--- of what is no worker; `type_in`, of the request that writes, which it answers, and what is written; `end_input`,
+--- called when the end of an input was told.
 function daemon.start()
   local listener = assert(server.listen { address = "127.0.0.1", port = 0 })
   local self = { answers = {}, runs = {}, listed = {}, killed = {}, info = { state = { "running" } } }
@@ -138,7 +149,7 @@ function daemon.start()
       end,
     },
   }
-  self.handle = filecall.new(to)
+  self.handle, self.link = filecall.new(to), to
   local before = core.outstanding()
   function self.close()
     to:close()

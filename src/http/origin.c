@@ -6,6 +6,9 @@
 
 #include "http/core.h"
 
+#define KEEPALIVE_AFTER 30L /* seconds of silence, and between two of nine probes */
+#define KEEPALIVE_EACH 10L
+
 struct sb_origin {
     char *proxy;
     char *ca_file;
@@ -60,6 +63,10 @@ int sb_origin_set(CURL *easy, const struct sb_origin *origin)
     }
     if (origin->ca_file != NULL)
         rc |= curl_easy_setopt(easy, CURLOPT_CAINFO, origin->ca_file);
+    /* An answer may take as long as it likes, but not one of a machine that is not there any more. */
+    curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, KEEPALIVE_AFTER);
+    curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, KEEPALIVE_EACH);
     if (origin->connect_ms > 0)
         curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, origin->connect_ms);
     if (origin->http2) /* over TLS only, where it is offered */

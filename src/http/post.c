@@ -10,6 +10,7 @@
 #include "http/request.h"
 
 #define RECEIVE 65536L
+#define RETRY_AFTER_MOST 86400L
 
 struct sb_post {
     struct sb_transfer transfer;
@@ -79,6 +80,13 @@ int sb_post_sent(const struct sb_post *post)
     return post->requests > 0;
 }
 
+long sb_post_retry_after(const struct sb_post *post)
+{
+    curl_off_t seconds = 0;
+    curl_easy_getinfo(post->transfer.easy, CURLINFO_RETRY_AFTER, &seconds);
+    return seconds < RETRY_AFTER_MOST ? (long)seconds : RETRY_AFTER_MOST;
+}
+
 static void cut(struct sb_post *post, const char *why)
 {
     struct sb_error err = {0};
@@ -93,13 +101,18 @@ static void on_closed(struct sb_port_user *user)
     sb_post_abort(SB_OF(user, struct sb_post, user), &err);
 }
 
+static uint64_t silent_at(const struct sb_post *post)
+{
+    return post->silence == SB_NEVER ? SB_NEVER : post->heard + post->silence;
+}
+
 static void on_silence(struct sb_timer *timer)
 {
     struct sb_post *post = SB_OF(timer, struct sb_post, timer);
     if (post->held) /* set again when it goes on */
         return;
-    if (sb_now() < post->heard + post->silence)
-        sb_timer_set(timer, post->heard + post->silence);
+    if (sb_now() < silent_at(post))
+        sb_timer_set(timer, silent_at(post));
     else
         cut(post, "nothing has come for longer than the other side is ever silent");
 }
@@ -173,7 +186,7 @@ void sb_post_go_on(struct sb_post *post)
         return;
     post->held = 0;
     post->heard = sb_now();
-    sb_timer_set(&post->timer, post->heard + post->silence);
+    sb_timer_set(&post->timer, silent_at(post));
     sb_multi_pause(post->user.port->multi, &post->transfer, CURLPAUSE_CONT);
 }
 
@@ -234,7 +247,7 @@ void sb_post_begin(struct sb_post *post, const struct sb_post_sink *sink, void *
         end(post, &err);
         return;
     }
-    sb_timer_set(&post->timer, post->heard + silence);
+    sb_timer_set(&post->timer, silent_at(post));
     if (sb_multi_add(port->multi, &post->transfer, &err) < 0)
         end(post, &err);
 }

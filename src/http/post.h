@@ -25,13 +25,15 @@ struct sb_post *sb_post_new(struct sb_port *origin, const struct sb_request *req
                             struct sb_error *err);
 void sb_post_free(struct sb_post *post); /* any thread: of one that was never begun */
 
-/* `silence`: ns without a byte of the answer (while it is not held) after which the connection counts as cut. May end
- * before it returns. */
+/* `silence`: ns without a byte of the answer (while it is not held) after which the connection counts as cut; SB_NEVER:
+ * only what the kernel says. May end before it returns. */
 void sb_post_begin(struct sb_post *post, const struct sb_post_sink *sink, void *arg,
                    uint64_t silence);
 /* Takes no more bytes than have been received, until it goes on. From inside `data`, too. */
 void sb_post_hold(struct sb_post *post);
-void sb_post_go_on(struct sb_post *post);     /* never from inside `data` */
+void sb_post_go_on(struct sb_post *post); /* never from inside `data` */
+/* From inside `head`: after how many seconds to ask again; 0: it says nothing of that. */
+long sb_post_retry_after(const struct sb_post *post);
 int sb_post_sent(const struct sb_post *post); /* it may have reached the other side */
 /* Ends it with this, its connection closed. Never from inside the sink. */
 void sb_post_abort(struct sb_post *post, const struct sb_error *err);

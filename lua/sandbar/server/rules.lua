@@ -4,9 +4,8 @@
 --
 -- Settings are { team, config, internet }.
 
-local nested = require "sandbar.nested"
 local network = require "sandbar.server.network"
-local wait = require "sandbar.wait"
+local turns = require "sandbar.server.turns"
 
 local FILE = "rules.json"
 local PATIENCE = 20 -- seconds that a sandbox has to take a policy
@@ -80,21 +79,7 @@ end
 --- Has a sandbox keep to settings, to its own where none are given, as they are now. True, or nil and a failure. One
 --- at a time: the policy that was made last has to come last.
 function Rules:apply(id, box, own)
-  while self.turns[id] do
-    local ok, err = wait.on(self.turns[id], nil, "update_network")
-    if not ok then
-      return nil, err
-    end
-  end
-  local signal = wait.signal()
-  self.turns[id] = signal
-  local called, ok, err = nested.pcall(apply, self, id, box, own)
-  self.turns[id] = nil
-  wait.fire(signal)
-  if not called then
-    error(ok, 0)
-  end
-  return ok, err
+  return self.turns:run(id, apply, self, id, box, own)
 end
 
 --- Makes a sandbox with these settings, whose policy of just now `spec` has: its handle, or nil and an error.
@@ -153,7 +138,7 @@ function rules.open(store, provider, secrets)
     return nil, err
   end
   return setmetatable({
-    store = store, provider = provider, secrets = secrets, map = map, coming = {}, turns = {},
+    store = store, provider = provider, secrets = secrets, map = map, coming = {}, turns = turns.new(),
   }, Rules)
 end
 

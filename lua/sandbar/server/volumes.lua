@@ -5,15 +5,16 @@ local core = require "sandbar.core"
 local encode = require "sandbar.server.encode"
 local errors = require "sandbar.errors"
 local ids = require "sandbar.server.ids"
-local nested = require "sandbar.nested"
 local signature = require "sandbar.server.signature"
-local wait = require "sandbar.wait"
+local turns = require "sandbar.server.turns"
 
 local OP = "serve"
 local FILE = "volumes.json"
 local LABEL = "sandbar.serve/volume"
 local LIFETIME = 3600 -- seconds that it stays awake after it was asked for last: as long as a transfer may take
 
+-- Of one volume a single task makes, opens or removes the sandbox: who asks for one that is being made finds it whole,
+-- and nobody closes a handle that another task has just opened.
 local Volumes = {}
 Volumes.__index = Volumes
 
@@ -56,26 +57,6 @@ function Volumes:of(team)
   return out
 end
 
--- Runs run(self, one). Of one volume a single task makes, opens or removes the sandbox, others wait for their turn: who
--- asks for one that is being made finds it whole, and nobody closes a handle that another task has just opened.
-local function in_turn(self, one, run)
-  while self.turns[one.id] do
-    local ok, err = wait.on(self.turns[one.id], false, OP)
-    if not ok then
-      return nil, err
-    end
-  end
-  local signal = wait.signal()
-  self.turns[one.id] = signal
-  local called, result, err = nested.pcall(run, self, one)
-  self.turns[one.id] = nil
-  wait.fire(signal)
-  if not called then
-    error(result, 0)
-  end
-  return result, err
-end
-
 local function remove(self, one)
   self:forget(one)
   local ok, err = self.provider:destroy(one.sandbox)
@@ -113,12 +94,12 @@ end
 function Volumes:add(team, name)
   local one = { id = ids.uuid(), team = team, name = name, sandbox = ids.volume(), created = core.wall() }
   self.list[#self.list + 1] = one
-  return in_turn(self, one, make)
+  return self.turns:run(one.id, make, self, one)
 end
 
 --- True, or nil and an error.
 function Volumes:remove(one)
-  return in_turn(self, one, remove)
+  return self.turns:run(one.id, remove, self, one)
 end
 
 function Volumes:forget(one)
@@ -145,7 +126,7 @@ end
 
 --- The sandbox it lies in, awake. Nil and an error.
 function Volumes:open(one)
-  return in_turn(self, one, open)
+  return self.turns:run(one.id, open, self, one)
 end
 
 --- Lets go of all handles.
@@ -161,7 +142,7 @@ function volumes.open(store, provider)
   if not list then
     return nil, err
   end
-  return setmetatable({ store = store, provider = provider, list = list, boxes = {}, turns = {} }, Volumes)
+  return setmetatable({ store = store, provider = provider, list = list, boxes = {}, turns = turns.new() }, Volumes)
 end
 
 return volumes

@@ -2,6 +2,7 @@
 
 local body = require "sandbar.server.body"
 local encode = require "sandbar.server.encode"
+local naming = require "sandbar.server.control.naming"
 local paging = require "sandbar.server.paging"
 local reply = require "sandbar.server.reply"
 local secrets_of = require "sandbar.server.secrets"
@@ -80,11 +81,7 @@ local function find(ctx)
   return one
 end
 
-local function get(ctx)
-  local one, err = find(ctx)
-  if not one then
-    return nil, err
-  end
+local function get(_, one)
   return 200, described(one)
 end
 
@@ -105,7 +102,7 @@ local function update(ctx)
   end
   local one
   if given then
-    one, err = find(ctx)
+    one, err = find(ctx) -- it may have gone while the body came
   end
   local ok
   if one then
@@ -120,12 +117,8 @@ local function update(ctx)
   return 200, described(one)
 end
 
-local function delete(ctx)
-  local one, err = find(ctx)
-  local ok
-  if one then
-    ok, err = ctx.server.secrets:remove(one)
-  end
+local function delete(ctx, one)
+  local ok, err = ctx.server.secrets:remove(one)
   if ok then
     ok, err = spread(ctx, one.name)
   end
@@ -138,9 +131,9 @@ end
 secrets.routes = {
   ["POST /secrets"] = create,
   ["GET /secrets"] = list,
-  ["GET /secrets/{secret}"] = get,
+  ["GET /secrets/{secret}"] = naming.with(find, get),
   ["POST /secrets/{secret}"] = update,
-  ["DELETE /secrets/{secret}"] = delete,
+  ["DELETE /secrets/{secret}"] = naming.with(find, delete),
 }
 
 return secrets

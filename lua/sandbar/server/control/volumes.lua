@@ -3,6 +3,7 @@
 local body = require "sandbar.server.body"
 local encode = require "sandbar.server.encode"
 local ids = require "sandbar.server.ids"
+local naming = require "sandbar.server.control.naming"
 local reply = require "sandbar.server.reply"
 
 local MAX_NAME = 128
@@ -50,20 +51,12 @@ local function find(ctx)
   return one
 end
 
-local function get(ctx)
-  local one, err = find(ctx)
-  if not one then
-    return nil, err
-  end
+local function get(ctx, one)
   return 200, whole(ctx, one)
 end
 
-local function delete(ctx)
-  local one, err = find(ctx)
-  local ok
-  if one then
-    ok, err = ctx.server.volumes:remove(one)
-  end
+local function delete(ctx, one)
+  local ok, err = ctx.server.volumes:remove(one)
   if not ok then
     return nil, err
   end
@@ -73,8 +66,8 @@ end
 volumes.routes = {
   ["POST /volumes"] = create,
   ["GET /volumes"] = list,
-  ["GET /volumes/{volume}"] = get,
-  ["DELETE /volumes/{volume}"] = delete,
+  ["GET /volumes/{volume}"] = naming.with(find, get),
+  ["DELETE /volumes/{volume}"] = naming.with(find, delete),
 }
 
 return volumes

@@ -50,6 +50,9 @@ local function answer(call, codec, body)
       end
       return body
     end,
+    attend = function(_, _, run, ...)
+      return true, run(...)
+    end,
     respond = function(_, given, _, bytes)
       status, text = given, bytes
       return true
@@ -78,6 +81,23 @@ describe("long work", function()
     long:wait()
     other:wait()
     assert.is_true(turns >= 20, turns)
+  end)
+
+  it("ends with its task", function()
+    local steps = 0
+    local long = sandbar.spawn(function()
+      local step = pace.new()
+      for _ = 1, 100000 do
+        core.advance(0.001)
+        steps = steps + 1
+        step()
+      end
+    end)
+    long:cancel()
+    local done, err = long:wait()
+    assert.is_nil(done)
+    assert.equal("Cancelled", err.kind)
+    assert.is_true(steps < 1000, steps)
   end)
 
   it("sorts as table.sort does, whatever the length", function()

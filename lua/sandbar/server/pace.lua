@@ -11,13 +11,17 @@ local pace = {
   VALUES = 20000, -- that a client may send at once: they are checked in one piece, in some 10 ms
 }
 
---- A function to be called at every step of a loop.
+--- A function to be called at every step of a loop. It raises once the task has been cancelled: nobody would get a turn,
+--- and nobody waits for what comes out.
 function pace.new()
   local steps, began = 0, core.now()
   return function()
     steps = steps + 1
     if steps % LOOK == 0 and core.now() - began >= PIECE then
-      wait.sleep(0)
+      local ok, err = wait.sleep(0)
+      if not ok then
+        error(err, 0)
+      end
       began = core.now()
     end
   end

@@ -201,6 +201,7 @@ describe("the control plane of E2B", function()
           allow = { "example.com" }, deny = { "10.0.0.0/8" } } }, -- A-89 A-90 A-101
         template = { template = { rootfs = "/" } }, allow_setuid = { allow_setuid = false },
         ["limits.processes"] = { limits = { processes = 10 } },
+        ["limits.max_concurrent_execs"] = { limits = { max_concurrent_execs = 10 } }, -- P-49
         ["network.inject[1]"] = { network = { allow = { "a.b" }, inject = { -- A-95 A-96
           { host = "a.b", path_prefix = "/v1", set_headers = { A = "b" } } } } },
         ["network.upstream_proxy"] = { network = { allow = {}, upstream_proxy = "http://p:1" } },

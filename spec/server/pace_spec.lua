@@ -93,6 +93,8 @@ describe("long work", function()
         step()
       end
     end)
+    sandbar.sleep(0)
+    assert.is_true(steps > 0)
     long:cancel()
     local done, err = long:wait()
     assert.is_nil(done)

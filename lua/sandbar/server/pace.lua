@@ -11,8 +11,8 @@ local pace = {
   VALUES = 20000, -- that a client may send at once: they are checked in one piece, in some 10 ms
 }
 
---- A function to be called at every step of a loop. It raises once the task has been cancelled: nobody would get a turn,
---- and nobody waits for what comes out.
+--- A function to be called at every step of a loop. It raises once the task has been cancelled: others get no turn
+--- then, and nobody waits for what comes out.
 function pace.new()
   local steps, began = 0, core.now()
   return function()

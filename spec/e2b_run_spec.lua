@@ -232,6 +232,27 @@ describe("a command over a stream", function()
     assert.equal(1, now - before) -- the one that asked
   end)
 
+  it("keeps connections for as many as are under way at a time", function()
+    local others = origin
+    origin = assert(http.client { url = "http://127.0.0.1:" .. number })
+    local function round()
+      local ops = {}
+      for i = 1, 40 do
+        ops[i] = begin("h;" .. START .. "w100;" .. ended(0) .. OVER .. "z;", 100)
+      end
+      for i = 1, 40 do
+        assert(wait.op(ops[i], 20, "exec"))
+      end
+    end
+    round()
+    local _, _, _, before = counts()
+    round()
+    local _, _, _, now = counts()
+    assert.equal(1, now - before) -- the one that asked
+    origin:close()
+    origin = others
+  end)
+
   it("lets go of the stream when its wait ends early", function()
     local _, before = counts()
     local _, err, partial = wait.op(begin("h;" .. START .. out "part" .. "q;", 100), 1, "exec")

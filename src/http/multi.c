@@ -145,7 +145,7 @@ static int on_timeout(CURLM *curl, long ms, void *userp)
     return 0;
 }
 
-struct sb_multi *sb_multi_new(int shares, struct sb_error *err)
+struct sb_multi *sb_multi_new(int shares, long idle, struct sb_error *err)
 {
     struct sb_multi *multi = calloc(1, sizeof *multi);
     if (multi != NULL)
@@ -162,7 +162,7 @@ struct sb_multi *sb_multi_new(int shares, struct sb_error *err)
     curl_multi_setopt(multi->curl, CURLMOPT_TIMERDATA, multi);
     curl_multi_setopt(multi->curl, CURLMOPT_PIPELINING,
                       (long)(shares ? CURLPIPE_MULTIPLEX : CURLPIPE_NOTHING));
-    curl_multi_setopt(multi->curl, CURLMOPT_MAXCONNECTS, 16L); /* idle ones kept */
+    curl_multi_setopt(multi->curl, CURLMOPT_MAXCONNECTS, idle);
     return multi;
 }
 

@@ -20,8 +20,9 @@ struct sb_transfer {
     int stays; /* it is not taken out, and `done` leaves it and its multi handle alone */
 };
 
-/* `shares`: requests in flight may share a connection that can carry several. */
-struct sb_multi *sb_multi_new(int shares, struct sb_error *err);
+/* `shares`: requests in flight may share a connection that can carry several; `idle`: how many connections are kept that
+ * nobody uses. */
+struct sb_multi *sb_multi_new(int shares, long idle, struct sb_error *err);
 void sb_multi_free(struct sb_multi *multi); /* NULL is fine; nothing is added any more */
 
 /* For handles all of whose connections are closed through libcurl's close-socket callback, which is set

@@ -15,6 +15,10 @@
 
 #define SURE 1000000000u    /* ns */
 #define REST 10000000000ull /* ns: how long an unused port keeps what the next request could use */
+/* Connections kept that nobody uses: as many as one program has commands under way in a hosted sandbox, of which each has
+ * one of its own. */
+#define IDLE_ORIGIN 64
+#define IDLE_PORT 16
 
 char sb_http_tmpdir[64] = "/tmp";
 
@@ -241,7 +245,9 @@ void sb_port_leave(struct sb_port_user *user)
 int sb_port_multi(struct sb_port *port, struct sb_error *err)
 {
     if (port->multi == NULL)
-        port->multi = sb_multi_new(port->origin != NULL && sb_origin_shares(port->origin), err);
+        port->multi = port->origin != NULL
+                          ? sb_multi_new(sb_origin_shares(port->origin), IDLE_ORIGIN, err)
+                          : sb_multi_new(0, IDLE_PORT, err);
     return port->multi != NULL ? 0 : -SB_ERR_INTERNAL;
 }
 

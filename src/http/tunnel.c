@@ -175,7 +175,7 @@ static void on_begin(struct sb_timer *timer)
         fail(tunnel, &err);
         return;
     }
-    tunnel->multi = sb_multi_new(0, &err);
+    tunnel->multi = sb_multi_new(0, 16, &err);
     CURL *easy = tunnel->multi != NULL ? new_easy(port) : NULL;
     if (easy == NULL) {
         sb_fail_errno(&err, ENOMEM, "memory", "out of memory");

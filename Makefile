@@ -253,7 +253,7 @@ build/filter/filter.h: build/filter/generate
 C_TESTS := $(wildcard spec/c/*_test.c spec/c/*_drive.c)
 .SECONDARY: $(C_TESTS:spec/c/%.c=$(O)/spec/c/%.o)
 C_TEST_BIN := $(C_TESTS:spec/c/%.c=$(B)/c/%)
-.PHONY: c-tests check check-long tsan asan valgrind demo bench bench-server fuzz docs
+.PHONY: c-tests check check-long tsan asan valgrind demo bench bench-server bench-e2b fuzz docs
 c-tests: $(C_TEST_BIN) build/spec/bound
 
 $(O)/spec/c/%.o: spec/c/%.c $(O)/flags
@@ -361,6 +361,8 @@ build/bench/%: bench/%.c
 	$(call show,link)$(CC) $(BASE_CFLAGS) $(OPT) -static -pthread -o $@ $<
 bench-server: CASES = server
 bench-server: bench
+bench-e2b: CASES = e2b
+bench-e2b: npm bench
 bench: all $(BENCH_TOOLS) build/bench/benchlib.so
 	@! $(PKG_CONFIG) --exists luajit || $(MAKE_HERE) LUA=luajit V= all # for nginx
 	@LUA_PATH="$(CURDIR)/lua/?.lua;$(CURDIR)/lua/?/init.lua;$(CURDIR)/bench/?.lua;;" \
@@ -531,6 +533,7 @@ help:
 	@echo 'make lint        clang-format, clang-tidy, cppcheck, luacheck, banned functions;  make format'
 	@echo 'make bench       measure and print a table'
 	@echo 'make bench-server  the same of sandbar serve: beside nginx, and as the SDK sees it'
+	@echo 'make bench-e2b     the same of hosted sandboxes: beside the SDK and curl'
 	@echo 'make asan        core specs and C tests under the address and undefined behaviour sanitizers'
 	@echo 'make tsan        C tests under the thread sanitizer;  make valgrind: under valgrind'
 	@echo 'make fuzz        FUZZ_SECONDS=60: the targets in spec/fuzz'

@@ -268,6 +268,28 @@ describe("files of a hosted sandbox", function()
     assert.equal("write", runs())
   end)
 
+  it("waited for ever for a worker of which it was told, wrongly, that it takes no input", function()
+    local over
+    daemon.answers.write = function()
+      while not over do
+        sandbar.sleep(0.01)
+      end
+    end
+    daemon.answers.abort = "+"
+    daemon.type_in = function(request)
+      request:respond(404, { ["Content-Type"] = "application/json" }, '{"code":"not_found","message":"no such process"}')
+    end
+    kind("OutcomeUnknown", files:write("/f", "abc"))
+    over = true
+    assert.equal("write abort", runs())
+    for _ = 1, 500 do -- it is killed, which this program itself has to answer
+      sandbar.sleep(0.01)
+      if core.outstanding() == 0 and core.mailbox():pending() == 0 then
+        break
+      end
+    end
+  end)
+
   it("loses no change without a word: a watch that is cut says so, once", function()
     daemon.answers.directory = "+/d"
     local function event(out, type, name)

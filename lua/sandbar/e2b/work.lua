@@ -14,6 +14,7 @@ local ANSWER = 67108864 -- the most that it may say
 local MOST_ARGUMENT = 100000 -- bytes of one field: a program's argument has 128 KiB at most
 local SAID = 65536 -- the most that one says which is given input
 local TRIES, PAUSE = 3, 0.1
+local ENDED = 2 -- seconds until what one has said is here that has ended
 local ENOENT = 2
 local NO_PROGRAM = { [126 * 256] = true, [127 * 256] = true }
 
@@ -154,12 +155,14 @@ end
 
 -- The answer of a worker that is given `data`.
 local function fed(run, deadline, op, data)
-  local err
+  local refused, err
   if data ~= "" then
     local _
-    _, err = wait.op(run:stdin():write(data), link_of.left(deadline), op)
-    if err and err.kind ~= "Closed" then -- it has ended already, and says why
-      return nil, err
+    _, refused = wait.op(run:stdin():write(data), link_of.left(deadline), op)
+    if refused and refused.kind ~= "Closed" then
+      return nil, refused
+    elseif refused then -- it has ended already, and says why; but only if that is so
+      deadline = link_of.deadline(math.min(link_of.left(deadline) or ENDED, ENDED))
     end
   end
   local text
@@ -170,6 +173,9 @@ local function fed(run, deadline, op, data)
   end
   if r then
     err = work.ended(r.fields.status, nil, op)
+  elseif refused and err.kind == "Timeout" then
+    err = errors.new { kind = "OutcomeUnknown", op = op, cause = refused,
+      message = "the helper inside the sandbox goes on, and is not given its input" }
   end
   return not err and (text or "") or nil, err
 end

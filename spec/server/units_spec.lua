@@ -12,10 +12,12 @@ local multipart = require "sandbar.server.multipart"
 local network = require "sandbar.server.network"
 local process = require "sandbar.server.envd.process"
 local router = require "sandbar.server.router"
+local port = require "sandbar.port"
 local sandbar = require "sandbar"
 local signature = require "sandbar.server.signature"
 local stamp = require "sandbar.server.stamp"
 local store = require "sandbar.server.store"
+local upgrade = require "sandbar.server.upgrade"
 
 local function headers(t)
   return {
@@ -355,5 +357,51 @@ describe("Connect to a process", function()
     assert.is_true(process.calls.Connect.run(context, { process = { pid = 5 } }, sink))
     assert.same({ { { start = { pid = 5 } }, true } }, sent)
     assert.is_nil(next(found.listeners))
+  end)
+end)
+
+describe("an answer that is no upgrade", function()
+  local some = port.some
+
+  after_each(function()
+    port.some = some
+  end)
+
+  -- What becomes of one whose body comes all at once, in chunks unless told: what was passed on, and how it ended.
+  local function passed(text, how)
+    local lines = { "HTTP/1.1 200 OK", how or "Transfer-Encoding: chunked", "" }
+    local connection = { write = function() return true end, close = function() end,
+      read = function() return table.remove(lines, 1) end }
+    port.some = function()
+      local piece = text
+      text = nil
+      return piece
+    end
+    local out, last = {}, nil
+    local request = { method = "GET", target = "/", headers = headers { upgrade = "echo" } }
+    function request.attend(_, _, fn, ...)
+      return true, fn(...)
+    end
+    function request.begin() end
+    function request.write(_, piece)
+      assert.is_true(#out < 10, "more than there is")
+      out[#out + 1] = piece
+      return true
+    end
+    function request.abort() last = "cut" end
+    function request.finish() last = "whole" end
+    upgrade.serve(request, connection, {}, function(list) return list end)
+    return table.concat(out), last
+  end
+
+  it("had no end, or a wrong one, where a length was larger than numbers are", function()
+    assert.same({ "abc", "whole" }, { passed "000000000000000000003\r\nabc\r\n0\r\n\r\n" })
+    for _, size in ipairs { "ffffffffffffffff", "8000000000000000", "10000000000000000", ("f"):rep(1000) } do
+      assert.same({ "abc", "cut" }, { passed("3\r\nabc\r\n" .. size .. "\r\nabc") }, size)
+    end
+    assert.same({ "abcabc", "cut" }, { passed "3\r\nabc\r\n80000000\r\nabc" })
+    for _, digits in ipairs { 10, 20, 1000 } do
+      assert.same({ "abc", "cut" }, { passed("abc", "Content-Length: " .. ("9"):rep(digits)) })
+    end
   end)
 end)

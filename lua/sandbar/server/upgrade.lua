@@ -9,6 +9,7 @@ local MAX_HEAD = 65536
 local TIMEOUT = 60 -- seconds for the answer's head
 local IDLE = 620 -- seconds without a byte of an answer that is no upgrade
 local BROKEN = "the answer ends too early"
+local MOST_DIGITS = 13 -- of a chunk's size: what a number holds exactly
 
 local upgrade = {}
 
@@ -68,6 +69,11 @@ local function answer_of(connection)
   end
 end
 
+-- At most so many bytes of the text, a number that may be larger than string.sub takes.
+local function first_of(text, most)
+  return #text > most and text:sub(1, most) or text
+end
+
 -- Pieces of `some()` without the chunks they come in; nil at the end, nil and an error.
 local function unchunked(some)
   local buffer, left, head = "", 0, "^(%x+)[^\r\n]*\r\n()"
@@ -77,7 +83,9 @@ local function unchunked(some)
       if left == 0 then
         size, at = buffer:match(head)
       end
-      if size then
+      if size and #size:gsub("^0+", "") > MOST_DIGITS then
+        return nil, "a chunk of the answer is too large"
+      elseif size then
         left, buffer, head = tonumber(size, 16), buffer:sub(at), "^\r\n(%x+)[^\r\n]*\r\n()"
         if left == 0 then
           return nil
@@ -90,7 +98,7 @@ local function unchunked(some)
         buffer = buffer .. piece
       end
     end
-    local piece = buffer:sub(1, left)
+    local piece = first_of(buffer, left)
     buffer, left = buffer:sub(#piece + 1), left - #piece
     return piece
   end
@@ -106,7 +114,7 @@ local function counted(some, left)
     if not piece then
       return nil, err or BROKEN
     end
-    piece = piece:sub(1, left)
+    piece = first_of(piece, left)
     left = left - #piece
     return piece
   end

@@ -7,6 +7,7 @@ local helper = require "spec.helper"
 local core = require "sandbar.core"
 local http = require "sandbar.server.http"
 local sandbar = require "sandbar"
+local wait = require "sandbar.wait"
 
 local CLIENT = (os.getenv("SPEC_BUILD") or "build") .. "/spec/raw_client"
 local unpack = table.unpack or unpack -- luacheck: ignore 143
@@ -405,6 +406,29 @@ describe("http server", function()
       request:attend(10, error, "it raises")
     end, "it raises")
     assert.same({ true, true }, { request:attend(10, request.respond, request, 200, nil, "go") })
+    answer()
+  end)
+
+  it("left what it does for a client behind when its own task was cancelled", function()
+    local answer = client(port, get("/"), "until=go", "shut")
+    local request = accept()
+    local begun, ended, over, err = wait.signal(), false, nil, nil
+    sandbar.scope(function(scope)
+      local handler = scope:spawn(function()
+        over, err = request:attend(10, function()
+          wait.fire(begun)
+          fails("Cancelled", sandbar.sleep(20))
+          sandbar.shield(sandbar.sleep, 0)
+          ended = true
+        end)
+        assert.is_true(ended)
+      end)
+      sandbar.assert(wait.on(begun, 10, "spec"))
+      handler:cancel "enough"
+      handler:wait()
+    end)
+    fails("Cancelled", over, err)
+    sandbar.assert(request:respond(200, nil, "go"))
     answer()
   end)
 

@@ -52,7 +52,7 @@ function attend.install(methods, of)
     end
     if running._started then
       local ended
-      ended, err = task.join(running, nil, OP)
+      ended, err = task.shield(task.join, running, nil, OP)
       over = over and ended
     end
     if not over then

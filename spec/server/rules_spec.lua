@@ -165,6 +165,32 @@ describe("rules of sandboxes", function()
     assert.equal(before, all:of "first")
   end)
 
+  it("of two changes that both failed were those of the first", function()
+    local all = world {}
+    local before = settings()
+    all.map.first = before
+    local entered, go, box = wait.signal(), wait.signal(), box_of()
+    box.update_network = function()
+      if not entered.fired then
+        wait.fire(entered)
+        assert_ok(wait.on(go, 10, "spec"))
+      end
+      return failed "Busy"
+    end
+    assert_ok(sandbar.all { function()
+      assert.is_nil((all:change("first", box, settings "token")))
+      return true
+    end, function()
+      assert_ok(wait.on(entered, 10, "spec"))
+      local second = sandbar.assert(sandbar.spawn(all.change, all, "first", box, settings "token"))
+      sandbar.sleep(0) -- it has come
+      wait.fire(go)
+      assert.is_nil((second:wait()))
+      return true
+    end })
+    assert.equal(before, all:of "first")
+  end)
+
   it("come last that were given last", function()
     local all, kept, one = world {}
     all.map.first = settings "token"

@@ -107,16 +107,21 @@ function Rules:create(spec, own)
   return box, err
 end
 
---- A running sandbox has other settings. True, or nil and a failure: then it has what it had.
-function Rules:change(id, box, own)
+local function change(self, id, box, own)
   local before = self.map[id]
   self.map[id] = own
-  local ok, err = self:apply(id, box, own)
+  local ok, err = apply(self, id, box, own)
   if not ok then
     self.map[id] = before
     return nil, err
   end
   return put(self, id, own)
+end
+
+--- A running sandbox has other settings. True, or nil and a failure: then it has what it had. What it had is known once
+--- it is this one's turn: another one may fail before.
+function Rules:change(id, box, own)
+  return self.turns:run(id, change, self, id, box, own)
 end
 
 --- The ids of the sandboxes whose rules name a secret of a team; of all that name any where none is given.

@@ -117,6 +117,23 @@ describe("what a command has written", function()
     assert.equal("it failed: why", errors.with_output("it failed", "\nwhy\n"))
     assert.equal("it failed", errors.with_output("it failed", "\n"))
     assert.equal("it failed", errors.with_output("it failed", ""))
+    assert.equal("it failed: a  b", errors.with_output("it failed", " \t a  b\r\n "))
+  end)
+
+  it("was cut before secrets were looked for, and half of one was left", function()
+    local secret = core.secret("hush/hush hush")
+    local half = "sh/hush hush"
+    assert.equal("cted] end", errors.last_of("x hush/hush hush end", 9))
+    assert.equal("[redacted]" .. ("y"):rep(90), errors.last_of("x hush/hush hush" .. ("y"):rep(90), 100))
+    local long = half .. ("z"):rep(errors.LONGEST_SECRET - #half) -- a part, at the front of what is looked at
+    for _, output in ipairs { long .. "hush%2Fhush hush, end", "x hu" .. long .. "hush%2Fhush hush, end" } do
+      assert.equal("[redacted], end", errors.last_of(output, 100):match("%[.*"))
+      assert.is_nil(errors.last_of(output, 21):find("hush", 1, true))
+    end
+    local many = half .. ("hush/hush hush "):rep(4999) -- redacted, all of it is shorter than what was asked for
+    assert.is_nil(errors.last_of(many, #many - errors.LONGEST_SECRET):find("hush", 1, true))
+    assert.equal("short", errors.last_of("short", 100))
+    assert.is_truthy(secret)
   end)
 end)
 

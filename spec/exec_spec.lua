@@ -76,6 +76,26 @@ describe("box:exec", function()
     end)
   end)
 
+  it("looked at stderr for as long as the command chose, and showed half a secret", function()
+    local function shows(expected, stderr)
+      local result = { ok = false, exit_code = 1, stderr = stderr }
+      local _, err = require("sandbar.exec").finish(result, { check = true })
+      assert.equal("the command exited with 1" .. expected, err.message)
+    end
+    for written, expected in pairs { [""] = "", [" \n"] = "", ["a\rb"] = ": b", ["only"] = ": only" } do
+      shows(expected, written)
+    end
+    local secret = sandbar.secret("-----BEGIN\nhush-hush\n-----END")
+    shows(": it is [redacted]", "it is -----BEGIN\nhush-hush\n-----END")
+    local line = ("z"):rep(190)
+    shows(": " .. line .. "[redacted]", "said\n" .. line .. "-----BEGIN\nhush-hush\n-----END of it")
+    assert.is_truthy(secret)
+    shows(": last", (("y"):rep(63) .. "\n"):rep(2000) .. "last\n")
+    for _, written in ipairs { "\n", " ", "\r\n", "x", "x\n", "x " } do -- once, years in one call in C
+      shows(": the end", written:rep(500000) .. "\n the end \n \r\n")
+    end
+  end)
+
   it("kills the whole tree at the timeout and says so (B-31, B11)", function()
     with_box(function(box)
       local seconds, r, err

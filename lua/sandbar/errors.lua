@@ -150,10 +150,24 @@ function errors.quoted(text)
   return #text <= QUOTED and ("%q"):format(text) or ("(%d bytes)"):format(#text)
 end
 
---- `text`, and what a command has written behind it; by itself where that is nothing but blanks.
+--- Bytes that the form of a secret in a text is taken to have at most.
+errors.LONGEST_SECRET = 65536
+
+--- The last `most` bytes of what a command has written (errors.LONGEST_SECRET more of it are enough). Secrets go first:
+-- of one that is cut in the middle a part would be left, at the front of what is looked at.
+function errors.last_of(output, most)
+  local looked_at = most + errors.LONGEST_SECRET
+  if #output < looked_at then
+    return core.redact(output):sub(-most)
+  end
+  return core.redact(output:sub(-looked_at)):sub(errors.LONGEST_SECRET + 1):sub(-most)
+end
+
+--- `text`, and what a command has written behind it; by itself where that is nothing but blanks. These patterns take
+-- time by its length alone, whatever is in it.
 function errors.with_output(text, output)
-  output = output:match("^%s*(.-)%s*$")
-  return output ~= "" and text .. ": " .. output or text
+  output = output:gsub("^%s+", ""):match("^.*%S")
+  return output and text .. ": " .. output or text
 end
 
 -- The text of a reason of what `op` failed of, without the call if that is `op` itself, or what it begins with

@@ -12,6 +12,7 @@ local record = require "sandbar.record"
 local streamed = lazy "sandbar.streamed"
 
 local MAX_OUTPUT = 67108864 -- bytes kept per stream
+local TAIL = 4096 -- bytes of the end of stderr that the last line is looked for in
 local SHOWN = 200 -- bytes of the last line on stderr that an error shows
 local GRACE = 0.25 -- seconds for the end of the output once the command itself has ended
 
@@ -48,6 +49,13 @@ function exec.timed_out(result, timeout, cause)
   }
 end
 
+-- The beginning of the last line that is not blank. The patterns are anchored: what a command writes must not decide
+-- how long it takes to look at it.
+local function last_line(text)
+  local said = errors.last_of(text, TAIL):match("^.*%S") or ""
+  return (said:match("^.*[\r\n](.*)$") or said):sub(1, SHOWN)
+end
+
 local function failed(result)
   local how = result.signal and "ended by " .. result.signal
     or ("exited with %d"):format(result.exit_code or -1)
@@ -56,11 +64,10 @@ local function failed(result)
   elseif result.reason == "memory" then
     how = "was killed for its memory"
   end
-  local last = (result.stderr or ""):match("([^\r\n]*%S[^\r\n]*)%s*$") or ""
   return nil, errors.new {
     kind = "CommandFailed",
     op = "exec",
-    message = errors.with_output("the command " .. how, last:sub(1, SHOWN)),
+    message = errors.with_output("the command " .. how, last_line(result.stderr or "")),
     result = result,
   }
 end

@@ -41,7 +41,7 @@ local function prepare(box, what, deadline, timeout)
       return nil, errors.new {
         kind = "CommandFailed", op = "prepare", result = r,
         message = errors.with_output(("command %d of prepare %s"):format(i, r.signal and "ended by " .. r.signal
-          or ("exited with %d"):format(r.exit_code)), r.stderr:sub(-1024)),
+          or ("exited with %d"):format(r.exit_code)), errors.last_of(r.stderr, 1024)),
       }
     end
   end
@@ -77,7 +77,7 @@ local function tail_of(box, process)
   if reader then
     reader:close()
   end
-  return table.concat(out):sub(-TAIL)
+  return errors.last_of(table.concat(out), TAIL)
 end
 
 local function not_ready(box, process, why, cause)

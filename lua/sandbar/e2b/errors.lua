@@ -8,7 +8,7 @@ local time = require "sandbar.e2b.time"
 
 local answers = {}
 
-local LONGEST, EXCERPT, LONGEST_SECRET = 500, 300, 65536
+local LONGEST, EXCERPT = 500, 300
 
 -- Of the control plane and of plain HTTP into a sandbox.
 local STATUS = {
@@ -64,7 +64,7 @@ end
 -- The beginning of a text, in one line. Secrets go first: of one that is cut in the middle a part would be left.
 local function shown(text, most)
   most = most or LONGEST
-  text = core.redact(text:sub(1, most + LONGEST_SECRET)):gsub("[%c%s]+", " "):gsub("^ ", ""):gsub(" $", "")
+  text = core.redact(text:sub(1, most + errors.LONGEST_SECRET)):gsub("[%c%s]+", " "):gsub("^ ", ""):gsub(" $", "")
   return #text > most and text:sub(1, most) .. " ..." or text
 end
 

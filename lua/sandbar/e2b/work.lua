@@ -104,7 +104,7 @@ function work.ended(status, text, op)
       message = "the sandbox has no perl, which its files are reached by" }
   elseif status ~= 0 then
     return errors.new { kind = "Platform", op = op,
-      message = errors.with_output("the helper inside the sandbox has failed", (text or ""):sub(-500)) }
+      message = errors.with_output("the helper inside the sandbox has failed", errors.last_of(text or "", 500)) }
   end
 end
 

@@ -130,16 +130,17 @@ local function failed(step, result, tail)
   local how = result.signal and "ended by " .. result.signal or ("exited with %d"):format(result.exit_code or -1)
   return nil, errors.new {
     kind = "CommandFailed", op = OP, step = step.number, result = result,
-    message = errors.with_output(("step %d (%s %s) %s"):format(step.number, step.kind, step.text, how), tail),
+    message = errors.with_output(("step %d (%s %s) %s"):format(step.number, step.kind, step.text, how),
+      errors.last_of(tail, TAIL)),
   }
 end
 
 -- Runs one command in the box, as the step says, and tells what it writes.
 function Build:execute(box, step, cmd, opts)
-  local tail = ""
+  local tail, kept = "", TAIL + errors.LONGEST_SECRET
   opts.timeout = self:left()
   opts.on_output = function(data)
-    tail = (tail .. data):sub(-TAIL)
+    tail = (tail .. data):sub(-kept)
     self:tell { event = "output", step = step.number, data = data }
   end
   local r, err = box:exec(cmd, opts)

@@ -206,8 +206,9 @@ local function adopt(entry, info)
   return process
 end
 
--- Once for each entry: processes of before.
-local function look(entry)
+--- Once for each entry: takes over the processes of before. Whoever starts one looks first: found while it is on its way
+--- it would pass for one of before, known by what it runs instead of by what was asked for. True; nil and an error.
+function running.look(entry)
   if entry.processes.known then
     return true
   end
@@ -228,7 +229,7 @@ end
 
 --- Those that run, the one with the lowest pid first; nil and an error.
 function running.all(entry)
-  local ok, err = look(entry)
+  local ok, err = running.look(entry)
   if not ok then
     return nil, err
   end
@@ -246,7 +247,7 @@ end
 
 --- The one with this pid or tag, running or ended lately. Nil without an error when there is none.
 function running.find(entry, pid, tag)
-  local ok, err = look(entry)
+  local ok, err = running.look(entry)
   if not ok then
     return nil, err
   end

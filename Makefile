@@ -447,9 +447,6 @@ format:
 # --- install --------------------------------------------------------------------------------------
 
 PREFIX ?= /usr/local
-ifneq ($(filter ~%,$(PREFIX) $(DESTDIR)),)
-$(error a ~ at the beginning is for the shell: write "$$HOME" instead)
-endif
 INST_LUADIR ?= $(PREFIX)/share/lua/$(LUA_ABI)
 INST_LIBDIR ?= $(PREFIX)/lib/lua/$(LUA_ABI)
 INST_BINDIR ?= $(PREFIX)/bin
@@ -457,8 +454,8 @@ INSTALL ?= install
 MAIN := src/main/sandbar.lua
 
 # A ~ that the shell left as it is would be the name of a directory.
-ifneq ($(filter ~%,$(PREFIX)),)
-$(error PREFIX=$(PREFIX): the shell has not replaced the ~; write PREFIX="$$HOME/...")
+ifneq ($(filter ~%,$(PREFIX) $(DESTDIR)),)
+$(error $(filter ~%,$(PREFIX) $(DESTDIR)): the shell has not replaced the ~; write "$$HOME/...")
 endif
 
 .PHONY: install uninstall rock

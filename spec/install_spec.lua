@@ -56,9 +56,11 @@ describe("installing", function()
   end)
 
   it("below a ~ that no shell has replaced made a directory of that name", function()
-    local out, status = helper.shell(("make -n -C %s LUA=5.4 install 'PREFIX=~/sb' 2>&1"):format(q(tree)))
-    assert.equal(2, status)
-    assert.matches("PREFIX=~/sb: the shell has not replaced the ~; write PREFIX=\"$HOME/...\"", out, 1, true)
+    for _, name in ipairs { "PREFIX", "DESTDIR" } do
+      local out, status = helper.shell(("make -n -C %s LUA=5.4 install '%s=~/sb' 2>&1"):format(q(tree), name))
+      assert.equal(2, status)
+      assert.matches("~/sb: the shell has not replaced the ~; write \"$HOME/...\"", out, 1, true)
+    end
   end)
 
   it("of one Lua is undone without the program of another", function()

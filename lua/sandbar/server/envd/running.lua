@@ -206,8 +206,8 @@ local function adopt(entry, info)
   return process
 end
 
---- Once for each entry: takes over the processes of before. Whoever starts one looks first: found while it is on its way
---- it would pass for one of before, known by what it runs instead of by what was asked for. True; nil and an error.
+--- Once for each entry: takes over the processes of before. Whoever starts one looks first: found while it is on its
+--- way it would pass for one of before, known by what it runs instead of by what was asked for. True; nil and an error.
 function running.look(entry)
   if entry.processes.known then
     return true

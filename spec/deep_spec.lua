@@ -88,6 +88,52 @@ print(i, open("last").read(), os.stat("last").st_ino == first)
     end
   end)
 
+  -- A process of the supervisor's that does some work for it.
+  local function worker()
+    local supervisor = inside.supervisor(helper.root())
+    for pid, stat in pairs(helper.proc.all()) do
+      if stat.parent == supervisor and helper.proc.cmdline(pid)[1] == helper.proc.cmdline(supervisor)[1] then
+        return pid
+      end
+    end
+  end
+
+  local function quiet()
+    return helper.sh("ls -A %s", helper.quote(helper.root() .. "/v1/trash")) == "" and not worker()
+  end
+
+  -- The task that takes a snapshot in `fn`, and the process that copies for it, which is stopped.
+  local function stopped(scope, fn)
+    assert.is_truthy(helper.eventually(quiet, 20))
+    local task = scope:spawn(fn)
+    sandbar.sleep(0)
+    local job = assert(helper.eventually(worker))
+    helper.sh("kill -STOP %d", job)
+    return task, job
+  end
+
+  it("was copied on when its sandbox had been destroyed, and the next one of that id was taken for it", function()
+    local box = create { id = "again" }
+    run(box, "for i in range(5000): open('f%d' % i, 'w').close()")
+    sandbar.scope(function(scope)
+      local snapshot, job = stopped(scope, function()
+        return select(2, box:snapshot("lost", { timeout = 20 }))
+      end)
+      sandbar.assert(box:destroy())
+      assert.equal("NotFound", snapshot:wait().kind)
+      assert.is_truthy(helper.eventually(function() return not helper.proc.all()[job] end))
+    end)
+    local other = create { id = "again" }
+    run(other, "open('other', 'w').close()")
+    assert.equal("lost", sandbar.assert(other:snapshot("lost"))) -- whose name is free
+    sandbar.assert(other:pause())
+    other:close()
+    local copy = create { snapshot = "lost" }
+    assert.equal("['other']\n", run(copy, "import os; print(os.listdir('.'))"))
+    copy:close()
+    sandbar.assert(sandboxes.snapshots:delete("lost"))
+  end)
+
   it("was copied while its sandbox, whose pid 1 had died under the copy, was resumed and went on writing", function()
     local box = create()
     local word = helper.mark(7534)
@@ -95,19 +141,11 @@ print(i, open("last").read(), os.stat("last").st_ino == first)
     local pid1 = assert(helper.eventually(function() return inside.pid1(word) end))
     run(box, "for i in range(5000): open('f%d' % i, 'w').close()")
     sandbar.assert(box:pause())
-    local supervisor = inside.supervisor(helper.root())
-    local function copying()
-      for pid, stat in pairs(helper.proc.all()) do
-        if stat.parent == supervisor and helper.proc.cmdline(pid)[1] == helper.proc.cmdline(supervisor)[1] then
-          return pid
-        end
-      end
-    end
     sandbar.scope(function(scope)
-      local snapshot = scope:spawn(function() return sandbar.assert(box:snapshot("torn", { timeout = 60 })) end)
-      sandbar.sleep(0)
-      local job = assert(helper.eventually(copying))
-      helper.sh("kill -STOP %d; kill -9 %d", job, pid1)
+      local snapshot, job = stopped(scope, function()
+        return sandbar.assert(box:snapshot("torn", { timeout = 60 }))
+      end)
+      helper.sh("kill -9 %d", pid1)
       assert.is_truthy(helper.eventually(function() return sandbar.assert(box:info()).kept == "disk" end))
       local resume = scope:spawn(function() return sandbar.assert(box:resume { timeout = 60 }) end)
       sandbar.sleep(0)

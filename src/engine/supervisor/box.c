@@ -110,6 +110,7 @@ struct sb_box *sb_box_new(const char *id)
 
 void sb_box_forget(struct sb_box *b)
 {
+    sb_snapshot_box_gone(b);
     struct sb_box **at = bucket_of(b->rec.id);
     while (*at != b)
         at = &(*at)->next;

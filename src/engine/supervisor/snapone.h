@@ -26,6 +26,7 @@ struct sb_snapone {
     bool waiting, noted;     /* for the box to stand; the record was there when the sync began */
     bool
         unsynced; /* the layer that is copied now has to reach the disk before the record says so */
+    bool copies;  /* out of the box's own directory, or did */
     bool whole;   /* it is on the disk */
     bool queued;  /* another one of that box, which was given up, is being wound down first */
     bool unwanted; /* its maker has gone, or nobody waits for it any more */

@@ -228,6 +228,7 @@ static int start_copy(struct sb_snapone *s, struct sb_box *b, struct sb_failure 
     sb_autofd int layer = make_layer(s, f);
     if (layer < 0)
         return -1;
+    s->copies = true;
     s->unsynced = !s->rec.owned; /* a temporary one is not there after a power cut */
     const struct sb_snapjob j = {
         .box = dir, .layer = layer, .merge = s->merge ? &s->rec.layers : NULL, .copy = true};
@@ -353,6 +354,25 @@ void sb_snapshot_not_frozen(struct sb_box *b, const struct sb_failure *f)
     /* One that is being copied already stays as it is: pid 1 has ended, and nobody else moves anything. */
     for (s = sb_snapones, b->copied = false; s != NULL; s = s->next)
         b->copied = b->copied || strcmp(s->box, b->rec.id) == 0;
+}
+
+void sb_snapshot_box_gone(const struct sb_box *b)
+{
+    struct sb_failure f;
+    struct sb_snapone *s, *after;
+    sb_failed(&f, "NotFound", 0, "destroyed", "sandbox %s was destroyed", b->rec.id);
+    for (s = sb_snapones; s != NULL; s = after) {
+        after = s->next;
+        if (strcmp(s->box, b->rec.id) != 0)
+            continue;
+        s->box[0] = '\0'; /* the next one of that id is another */
+        if (s->waiting || s->queued) {
+            failed(s, &f);
+        } else if (s->copies) { /* a merge goes on: it needs nothing of the box's */
+            answer(s, &f);
+            sb_snapone_give_up(s);
+        }
+    }
 }
 
 /* What the copies have from it: the same template, layers, settings; neither its life nor its labels. */

@@ -18,6 +18,8 @@ bool sb_snapshot_given_up(const struct sb_box *b);
 /* A sandbox that was frozen for a snapshot stands now; or will not (any more), and `f` says why. */
 void sb_snapshot_frozen(struct sb_box *b);
 void sb_snapshot_not_frozen(struct sb_box *b, const struct sb_failure *f);
+/* The sandbox is no more: what is copied of it is given up. */
+void sb_snapshot_box_gone(const struct sb_box *b);
 void sb_snapshot_conn_gone(const struct sb_conn *c);
 
 #endif

@@ -288,11 +288,19 @@ describe("box.files", function()
       for _, integer in ipairs { 644, 755, 600, 700, 777, 512 } do -- once the file got just any rights
         local entry, err = files:write("f", "", { mode = integer })
         assert.is_nil(entry)
-        assert.equal(("files:write: f: mode: a number is the bits themselves, 511 at most; write \"%d\" "
-          .. "(InvalidArgument)"):format(integer), tostring(err))
+        assert.equal("InvalidArgument", err.kind)
+        assert.equal(("mode: the number %d is the bits of \"%o\"; write \"%d\", or \"%o\" if you mean that")
+          :format(integer, integer, integer, integer), err.message)
         assert.equal("InvalidArgument", kind(files:chmod(".", integer)))
       end
       assert.equal("751", sandbar.assert(files:write("f", "", { mode = 489 })).mode)
+      for _, bits in ipairs { "1777", "4755", "1755", "2750", "1420", "1400", "7777" } do -- once refused as numbers
+        sandbar.assert(files:chmod("f", tonumber(bits, 8)))
+        assert.equal(bits, sandbar.assert(files:stat("f")).mode)
+      end
+      for _, none in ipairs { 4096, 4755, 7777, -1 } do
+        assert.equal("InvalidArgument", kind(files:chmod("f", none)))
+      end
       assert.equal("InvalidArgument", kind(files:open("f", "rw")))
       assert.has_error(function() files:read(3) end)
       assert.has_error(function() files:write("f", 3) end)

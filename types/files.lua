@@ -18,7 +18,7 @@
 ---@field timeout? sandbar.Timeout (default: none)
 
 ---@class sandbar.WriteOptions: sandbar.FileOptions
----@field mode? string|integer "644"; integers are raw bits, 511 at most. Applied also to what is there; without it that keeps its own
+---@field mode? string|integer "644"; integers are raw bits. Applied also to what is there; without it that keeps its own
 ---@field flag? "w"|"wx"|"a" "wx": AlreadyExists if it is there; "a" appends
 ---@field atomic? boolean a temporary file beside it, renamed (default true; false truncates in place)
 ---@field owner? string "name" or "name:group": gives the file away

@@ -54,17 +54,21 @@ function filecall.check_path(op, index, path, level)
   return path
 end
 
-local MOST_AS_INTEGER = 511 -- "777"
+-- Is it a number that looks like the text of a mode: 644, 755, 600? As bits such a one would be the sticky bit and
+-- hardly any rights. Up to 511 ("777") both readings are usual, and the bits are meant.
+local function looks_like_text(mode)
+  return type(mode) == "number" and mode > 511 and mode <= 777 and mode % 1 == 0
+    and ("%d"):format(mode):match("^[0-7]+$")
+end
 
--- "644", "0644" or raw bits. The number 644, where that text was meant, is more than all bits of rights together; so
--- are 755, 700, 600 and the like. The bits above those take a text.
+-- "644", "0644" or raw bits.
 function filecall.mode_bits(op, path, mode)
   if mode == nil then
     return nil
   end
-  if type(mode) == "number" and mode > MOST_AS_INTEGER and mode <= 7777 then
-    return filecall.invalid(op, path, ("mode: a number is the bits themselves, 511 at most; write \"%d\""):format(
-      mode))
+  if looks_like_text(mode) then
+    local message = "mode: the number %d is the bits of \"%o\"; write \"%d\", or \"%o\" if you mean that"
+    return filecall.invalid(op, path, message:format(mode, mode, mode, mode))
   end
   local bits = type(mode) == "string" and mode:match("^[0-7]+$") and tonumber(mode, 8) or mode
   if type(bits) ~= "number" or bits < 0 or bits > 4095 or bits % 1 ~= 0 then

@@ -1,3 +1,4 @@
+-- check: netlab
 -- check: only 5.4
 -- check: no asan
 -- check: limit 300
@@ -24,5 +25,5 @@ describe("the E2B provider with sandbar serve", function()
     return sandbar.assert(sandbar.open {
       provider = "e2b", api_key = server.key, api_url = server.url, sandbox_url = server.url,
     })
-  end, { suite = "conformance" })
+  end, { suite = "conformance" }, "198.51.100.10")
 end)

@@ -6,6 +6,7 @@
 ---@field spec? sandbar.Spec of every sandbox, besides what a test needs
 ---@field lacks? table<string, string> why a test is skipped, by its name
 ---@field patience? sandbar.Duration of a call that makes, pauses or copies a sandbox (default 60)
+---@field reaches? string address with a web server on port 80 that an allowed network reaches (default "1.1.1.1")
 
 --- The contract as busted suites, for any provider. In a spec file:
 ---   require("sandbar.conformance").run { name = "mine", open = function() return my_provider end }

@@ -13,17 +13,23 @@ local conformance = {}
 
 local SUITES = { "lives", "commands", "processes", "files", "ports" }
 local OPTIONS = {
-  name = "!string", open = "!function", spec = "table", lacks = "table", patience = "duration",
+  name = "!string", open = "!function", spec = "table", lacks = "table", patience = "duration", reaches = "string",
 }
 local PATIENCE = 60 -- seconds for a call that makes, pauses or copies a sandbox
+local REACHES = "1.1.1.1"
+-- The command lines of all processes, for where there is no pgrep.
+local LINES = [[for f in /proc/[0-9]*/cmdline; do tr '\0' ' ' <$f; echo; done 2>/dev/null]]
 
 --- `options`: name; open() gives a provider, once; spec (of every sandbox, besides what a test needs; labels are laid
 --- over each other); lacks ({ [name of a test] = why it is skipped }); patience (60): seconds of a call that makes,
---- pauses or copies a sandbox.
+--- pauses or copies a sandbox; reaches ("1.1.1.1"): an address with a web server on port 80, which a sandbox reaches
+--- where its network is allowed.
 function conformance.run(options)
   check.options("run", 1, options, OPTIONS)
   local busted, assert = require "busted", require "luassert"
-  local t = { assert = assert, sandbar = sandbar, patience = options.patience or PATIENCE }
+  local t = {
+    assert = assert, sandbar = sandbar, patience = options.patience or PATIENCE, reaches = options.reaches or REACHES,
+  }
   local lacks = options.lacks or {}
 
   function t.it(what, fn)
@@ -78,6 +84,20 @@ function conformance.run(options)
       tries = tries + 1
     until got or tries > 200 or not sandbar.sleep(0.05)
     return assert.is_truthy(got) and got
+  end
+
+  -- How many processes of the sandbox have a command line that begins so.
+  local function count(beginning)
+    local lines = sandbar.assert(t.box:exec({ "/bin/sh", "-c", LINES, "counting" })).stdout
+    assert.truthy(lines:find("counting", 1, true), "the command lines of a sandbox's processes cannot be read")
+    return select(2, ("\n" .. lines):gsub("\n" .. beginning, ""))
+  end
+
+  --- Until so many processes of the sandbox have a command line that begins so (no pattern).
+  function t.eventually_are(number, beginning)
+    t.eventually(function()
+      return count(beginning) == number
+    end)
   end
 
   busted.describe("the contract on " .. options.name .. ":", function()

@@ -38,10 +38,9 @@ return function(t)
   it("B-35: a kill reaches the whole group, first with a word and then without", function()
     local p = ok(t.box:start "trap '' TERM; echo on; sleep 6201 & sleep 6201")
     assert.equal("on", p.stdout:read "l")
+    t.eventually_are(2, "sleep 6201")
     assert.equal("SIGKILL", ok(p:kill { grace = 0.2 }).signal)
-    t.eventually(function()
-      return ok(t.box:exec "pgrep -f '^sleep 6201'; true").stdout == ""
-    end)
+    t.eventually_are(0, "sleep 6201")
   end)
 
   it("signals are delivered, and what was is told", function()
@@ -59,10 +58,9 @@ return function(t)
     sandbar.scope(function(scope)
       ok(t.box:start({ "sleep", "6202" }, { scope = scope }))
       kept = ok(t.box:start({ "sleep", "6203" }, { scope = scope, detached = true })).pid
+      t.eventually_are(1, "sleep 6202")
     end)
-    t.eventually(function()
-      return ok(t.box:exec "pgrep -f '^sleep 6202'; true").stdout == ""
-    end)
+    t.eventually_are(0, "sleep 6202")
     ok(t.box:exec({ "kill", tostring(kept) }, { check = true }))
   end)
 

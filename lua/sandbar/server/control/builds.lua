@@ -105,7 +105,7 @@ end
 -- The same, and its archives go.
 local function run_with(archives, server, ...)
   local ok, err = nested.pcall(run, server, ...)
-  uploads.release(server, archives)
+  task.shield(uploads.release, server, archives)
   if not ok then
     error(err, 0)
   end

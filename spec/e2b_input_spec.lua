@@ -132,6 +132,22 @@ describe("input of a hosted command", function()
     assert.equal(4, #calls)
   end)
 
+  it("was offered again after the same pause by all that were refused together", function()
+    local least, most = math.huge, 0
+    for _ = 1, 12 do
+      calls = {}
+      for i = 1, 3 do
+        answers[i] = answer(429, JSON)
+      end
+      local op = input():write "x"
+      called(3, 0.1)
+      local pause = called(4, 0.005) -- 0.2 to 0.4 s, and a little more
+      least, most = math.min(least, pause), math.max(most, pause)
+      assert.same({ 1 }, { outcome(op) })
+    end
+    assert.is_true(most - least > 0.05)
+  end)
+
   it("that is not taken for a minute is refused with what was, and what comes later is offered", function()
     answers = { TAKEN, later(40), later(40), TAKEN }
     local stdin = input()

@@ -116,7 +116,8 @@ static void a_file_takes_all(void)
     int lines = 0;
     CHECK(file != NULL);
     snprintf(name, sizeof name, "/proc/self/fd/%d", fileno(file));
-    FILE *own = fopen(name, "r"); /* with a position of its own, which is not where the trail goes on */
+    FILE *own =
+        fopen(name, "r"); /* with a position of its own, which is not where the trail goes on */
     CHECK(own != NULL);
     for (int round = 0; round < 20; round++) {
         CHECK(sb_audit_open(fileno(file), NULL) == 0);

@@ -255,7 +255,7 @@ static uint64_t some_of(uint64_t pause)
     uint32_t chance = 0;
     if (getrandom(&chance, sizeof chance, GRND_NONBLOCK) < 0)
         chance = 0;
-    return pause / 2 + pause / 2 / UINT32_MAX * chance;
+    return pause / 2 + pause / 2 * chance / UINT32_MAX;
 }
 
 /* What was not taken is offered again after a while: 0; -1: not any more. */

@@ -31,9 +31,9 @@ local Turn = core.class("Turn", {}, {
   end,
 })
 
---- Runs fn() while nobody else runs what is under this key of the table `of`: what it gives, or raises; nil and an
---- error when the turn has not come by `deadline`.
-function turns.run(of, key, deadline, op, fn)
+--- Runs fn(...) while nobody else runs what is under this key of the table `of`: what it gives, or raises; nil and an
+--- error when the turn has not come by `deadline` (false: whenever), or the wait for it has ended early.
+function turns.run(of, key, deadline, op, fn, ...)
   local held, let_go = own.tied(lost)
   while of[key] do
     local ok, err = wait.on(of[key], link.left(deadline), op)
@@ -50,7 +50,7 @@ function turns.run(of, key, deadline, op, fn)
   if held then
     held.turn = turn
   end
-  local r = nested.try(fn)
+  local r = nested.try(fn, ...)
   over(core.state(handle, Turn))
   if let_go then
     let_go()

@@ -5,7 +5,7 @@
 -- Settings are { team, config, internet }.
 
 local network = require "sandbar.server.network"
-local turns = require "sandbar.server.turns"
+local turns = require "sandbar.turns"
 
 local FILE = "rules.json"
 local PATIENCE = 20 -- seconds that a sandbox has to take a policy
@@ -79,7 +79,7 @@ end
 --- Has a sandbox keep to settings, to its own where none are given, as they are now. True, or nil and a failure. One
 --- at a time: the policy that was made last has to come last.
 function Rules:apply(id, box, own)
-  return self.turns:run(id, apply, self, id, box, own)
+  return turns.run(self.turns, id, false, "serve", apply, self, id, box, own)
 end
 
 --- Makes a sandbox with these settings, whose policy of just now `spec` has: its handle, or nil and an error.
@@ -121,7 +121,7 @@ end
 --- A running sandbox has other settings. True, or nil and a failure: then it has what it had. What it had is known once
 --- it is this one's turn: another one may fail before.
 function Rules:change(id, box, own)
-  return self.turns:run(id, change, self, id, box, own)
+  return turns.run(self.turns, id, false, "serve", change, self, id, box, own)
 end
 
 --- The ids of the sandboxes whose rules name a secret of a team; of all that name any where none is given.
@@ -143,7 +143,7 @@ function rules.open(store, provider, secrets)
     return nil, err
   end
   return setmetatable({
-    store = store, provider = provider, secrets = secrets, map = map, coming = {}, turns = turns.new(),
+    store = store, provider = provider, secrets = secrets, map = map, coming = {}, turns = {},
   }, Rules)
 end
 

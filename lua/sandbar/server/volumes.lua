@@ -6,7 +6,7 @@ local encode = require "sandbar.server.encode"
 local errors = require "sandbar.errors"
 local ids = require "sandbar.server.ids"
 local signature = require "sandbar.server.signature"
-local turns = require "sandbar.server.turns"
+local turns = require "sandbar.turns"
 
 local OP = "serve"
 local FILE = "volumes.json"
@@ -94,12 +94,12 @@ end
 function Volumes:add(team, name)
   local one = { id = ids.uuid(), team = team, name = name, sandbox = ids.volume(), created = core.wall() }
   self.list[#self.list + 1] = one
-  return self.turns:run(one.id, make, self, one)
+  return turns.run(self.turns, one.id, false, "serve", make, self, one)
 end
 
 --- True, or nil and an error.
 function Volumes:remove(one)
-  return self.turns:run(one.id, remove, self, one)
+  return turns.run(self.turns, one.id, false, "serve", remove, self, one)
 end
 
 function Volumes:forget(one)
@@ -126,7 +126,7 @@ end
 
 --- The sandbox it lies in, awake. Nil and an error.
 function Volumes:open(one)
-  return self.turns:run(one.id, open, self, one)
+  return turns.run(self.turns, one.id, false, "serve", open, self, one)
 end
 
 --- Lets go of all handles.
@@ -142,7 +142,7 @@ function volumes.open(store, provider)
   if not list then
     return nil, err
   end
-  return setmetatable({ store = store, provider = provider, list = list, boxes = {}, turns = turns.new() }, Volumes)
+  return setmetatable({ store = store, provider = provider, list = list, boxes = {}, turns = {} }, Volumes)
 end
 
 return volumes

@@ -199,6 +199,25 @@ describe("files of a hosted sandbox", function()
     end))
   end)
 
+  it("B19: what a closed file was written to is open for nobody any more", function()
+    local f = sandbar.assert(files:open("program", "w"))
+    sandbar.assert(f:write "#!/bin/sh\nexit 7\n")
+    sandbar.assert(files:chmod("program", "755"))
+    said "pkill -STOP perl"
+    local closed = false
+    sandbar.run(function()
+      local closing = sandbar.spawn(function()
+        f:close()
+        closed = true
+      end)
+      assert.equal(126, box:exec("./program").exit_code)
+      assert.is_false(closed)
+      said "pkill -CONT perl"
+      closing:wait()
+      assert.equal(7, box:exec("./program").exit_code)
+    end)
+  end)
+
   it("carries trees both ways", function()
     local dir = helper.dir()
     helper.sh("mkdir -p %s/up/sub && head -c 3000000 /dev/urandom > %s/up/sub/big && ln -s sub/big %s/up/link", dir, dir,

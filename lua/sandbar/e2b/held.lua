@@ -12,7 +12,8 @@ local work = require "sandbar.e2b.work"
 
 local MOST = 1048576 -- bytes of one answer
 local PIECE = 196608 -- bytes of one write: with them it is one call, which arrives as a whole or not at all
-local ASK = 5 -- seconds to learn why a worker has ended
+local ASK = 5 -- seconds to learn why a worker has ended, or that it has let go of its file
+local ACCESS = 4 -- the open flags modulo this are 0 for one that only reads (open(2))
 
 local held = {}
 
@@ -138,10 +139,13 @@ function Held:size(timeout, op)
   return told and tonumber(told), err
 end
 
---- The worker ends with its input.
+--- The worker ends with its input. One that may write lets go of the file before this returns, as far as can be learned
+--- in time: what somebody has open for writing cannot be executed.
 function Held:close()
   if self.closed then
     return
+  elseif self.writes then
+    ask(self, "c", 0, 0, "", ASK, "close")
   end
   self.closed = true
   if not core.collected(self.input) then
@@ -171,7 +175,7 @@ function held.open(self, op, timeout, fields)
   local native, release = process.new(self, r.object, { in_mode = 1, who = r.fields.who }), r.release
   local file = setmetatable({
     link = self, run = r.object, native = native, input = native:stdin(), out = native:stdout(), last = 0,
-    release = release, guard = own.guard(release),
+    release = release, guard = own.guard(release), writes = fields.oflags % ACCESS ~= 0,
   }, Held)
   self.held = self.held or setmetatable({}, { __mode = "k" })
   local told, is_answer

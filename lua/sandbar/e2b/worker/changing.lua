@@ -233,8 +233,8 @@ $do{abort} = sub {
   for (@all) { unlink $_ or $! == 2 or fail "unlink", $_ }
   done };
 # Holds a file open. Requests are lines: number, "r", place, count; number, "w", place, count and the bytes behind it;
-# number, "s"; number, "c", the last. Each answer has its length before it and begins with the request's number. Ends with
-# its input.
+# number, "s"; number, "c", which closes it. Each answer has its length before it and begins with the request's number.
+# Ends with its input.
 $do{hold} = sub {
   $framed = 1;
   my $flags = arg "oflags";

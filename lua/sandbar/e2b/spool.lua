@@ -5,7 +5,8 @@
 -- on, old and new ones; what a reader says first is where it begins.
 --
 -- In the directory: id (who the command is), keeper (its number), 1.live while stdout is open, 1.end or, when something
--- could not be written, 1.full after that, 1.‹offset›; r.‹pid› of each reader.
+-- could not be written, 1.full after that, 1.‹offset›; r.‹token›.‹pid› of each reader, a token of its own: its number
+-- may have been that of one that was killed.
 
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
@@ -81,21 +82,21 @@ sub file {
 sub line { my $h = file $_[0] or return; sysread $h, my $text, 4096; (split /\n/, $text // "")[0] // "" }
 ]==]
 
--- Its arguments: the token, the number of the stream, the offset. Ends with 0 at the end of the stream, 75 where it
--- would have to leave something out, 44 when there is none (any more), 28 when something could not be kept, 70 when the
--- keeper was killed, or what is there is not the keeper's.
+-- Its arguments: the command's token, the number of the stream, the offset, "#" and a token of its own. Ends with 0 at
+-- the end of the stream, 75 where it would have to leave something out, 44 when there is none (any more), 28 when
+-- something could not be kept, 70 when the keeper was killed, or what is there is not the keeper's.
 local READER = LOOK .. [==[
-my ($token, $n, $at) = @ARGV;
-my ($in, $marked);
-END { my $code = $?; unlink "r.$$" if $marked; $? = $code }
+my ($token, $n, $at, $own) = @ARGV;
+my ($in, $mark, $name);
+END { my $code = $?; unlink $name if $mark; $? = $code }
 for (1 .. 100) {
   $in ||= enter "]==] .. PLACE .. [==[$token", 1;
   last if $in && -e "id";
   select undef, undef, undef, 0.05;
 }
 exit 44 if !$in || !-e "id";
-sysopen my $mark, "r.$$", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600 or exit 44;
-$marked = 1;
+$name = "r." . substr($own, 1) . ".$$";
+sysopen $mark, $name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600 or exit 44;
 my ($keeper) = (line("keeper") // "") =~ /^([1-9]\d*)$/ or exit 70;
 # The bytes of a piece from $at on, up to so many; how many there were.
 sub pass { my ($h, $from, $most) = @_; my $sent = 0;

@@ -6,6 +6,7 @@ local helper = require "spec.helper"
 helper.guard()
 
 local errors = require "sandbar.errors"
+local reply = require "sandbar.server.reply"
 local rules = require "sandbar.server.rules"
 local sandbar = require "sandbar"
 local secrets = require "sandbar.server.secrets"
@@ -64,18 +65,20 @@ end
 
 describe("rules of sandboxes", function()
   it("were lost, or the request failed, when others came and went while those that are gone were looked for", function()
-    local provider, ids, asked = {}, {}, {}
+    local provider, ids, asked = {}, {}, 0
     local all = world(provider)
     for i = 1, 20 do
       ids[i] = ("i%d"):format(i)
     end
-    provider.info = function(_, id)
-      asked[id] = true
-      all.map[id] = nil -- by another request, which has looked as well
-      for i = 1, 64 do
-        all.map[("j%s-%d"):format(id, i)] = settings()
+    provider.list = function() -- once for all of them
+      asked = asked + 1
+      for i, id in ipairs(ids) do
+        all.map[id] = i > 10 and settings() or nil -- by another request, which has looked as well
+        for j = 1, 64 do
+          all.map[("j%s-%d"):format(id, j)] = settings()
+        end
       end
-      return failed("NotFound", id)
+      return { { id = "i20", state = "gone" } }
     end
     for _, id in ipairs(ids) do
       all.map[id] = settings()
@@ -84,24 +87,30 @@ describe("rules of sandboxes", function()
       return box_of()
     end
     assert_ok(all:create({ id = "new" }, settings()))
+    assert.equal(1, asked)
     for _, id in ipairs(ids) do
-      assert.is_true(asked[id])
       assert.is_nil(all:of(id))
     end
     assert.truthy(all:of "new")
+    assert.truthy(all:of "ji1-64")
+  end)
+
+  it("are kept while it cannot be told which sandboxes there are", function()
+    local all = world { list = function() return failed "Unavailable" end,
+      create = function() return box_of() end }
+    all.map.first = settings()
+    assert_ok(all:create({ id = "second" }, settings()))
+    assert.truthy(all:of "first")
   end)
 
   it("were dropped when another sandbox was made while theirs was not there yet", function()
     local provider, there = {}, {}
-    provider.info = function(_, id)
-      if there[id] then
-        return { state = "running" }
-      end
-      return failed("NotFound", id)
+    provider.list = function()
+      return there
     end
     local all = world(provider)
     local function made(_, spec)
-      there[spec.id] = true
+      there[#there + 1] = { id = spec.id, state = "running" }
       return box_of()
     end
     provider.create = function(_, spec)
@@ -115,7 +124,7 @@ describe("rules of sandboxes", function()
   end)
 
   it("do not outlive a create that failed", function()
-    local all = world { info = function(_, id) return failed("NotFound", id) end,
+    local all = world { list = function() return {} end,
       create = function() return failed "NoSpace" end }
     local box, err = all:create({ id = "first" }, settings())
     assert.is_nil(box)
@@ -124,7 +133,7 @@ describe("rules of sandboxes", function()
   end)
 
   it("had a secret that was taken away while their sandbox was being made, or got them", function()
-    local provider = { info = function() return { state = "running" } end }
+    local provider = { list = function() return { { id = "first", state = "running" } } end }
     local all, kept, one = world(provider)
     local box
     provider.create = function(_, spec)
@@ -152,8 +161,35 @@ describe("rules of sandboxes", function()
     assert_ok(all:change("second", box, settings "token"))
   end)
 
+  it("left a sandbox with a secret that was gone, of which nobody was told", function()
+    local all, kept, one = world { list = function() return {} end }
+    all.provider.create = function(_, spec)
+      local box = box_of(spec.network)
+      if one then
+        assert_ok(kept:remove(one))
+        one = nil
+      end
+      box.update_network = function()
+        return failed "Busy"
+      end
+      return box
+    end
+    local tries = {
+      Unavailable = "Busy; sandbox \"first\" goes on, since it could not be removed: Unavailable", NotFound = "Busy",
+    }
+    for kind, told in pairs(tries) do
+      one = one or assert_ok(kept:add("t", "token", "value"))
+      all.provider.destroy = function()
+        return failed(kind)
+      end
+      local box, err = all:create({ id = "first" }, settings "token")
+      assert.is_nil(box)
+      assert.same({ 409, told }, { reply.of(err) })
+    end
+  end)
+
   it("that could not be put in their place are those of before", function()
-    local all = world { info = function() return { state = "running" } end,
+    local all = world { list = function() return { { id = "first", state = "running" } } end,
       create = function() return box_of() end }
     local before = settings()
     assert_ok(all:create({ id = "first" }, before))

@@ -5,6 +5,7 @@
 -- Settings are { team, config, internet }.
 
 local network = require "sandbar.server.network"
+local reply = require "sandbar.server.reply"
 local turns = require "sandbar.turns"
 
 local FILE = "rules.json"
@@ -15,19 +16,21 @@ Rules.__index = Rules
 
 local rules = {}
 
--- Those of sandboxes that are gone are dropped. Everything may change while one is asked for.
+-- Those of sandboxes that are gone are dropped. Everything may change while it is asked which there are.
 local function prune(self)
-  local ids = {}
+  local gone = {}
   for id in pairs(self.map) do
-    ids[#ids + 1] = id
+    gone[id] = not self.coming[id] or nil
   end
-  for _, id in ipairs(ids) do
-    if not self.coming[id] then
-      local info, err = self.provider:info(id)
-      if not info and err.kind == "NotFound" or info and info.state == "gone" then
-        self.map[id] = nil
-      end
-    end
+  local list = next(gone) and self.provider:list()
+  if not list then
+    return
+  end
+  for _, info in ipairs(list) do
+    gone[info.id] = gone[info.id] and info.state == "gone" or nil
+  end
+  for id in pairs(gone) do
+    self.map[id] = nil
   end
 end
 
@@ -82,6 +85,18 @@ function Rules:apply(id, box, own)
   return turns.run(self.turns, id, false, "serve", apply, self, id, box, own)
 end
 
+-- Takes away one that cannot keep to its settings: why it is not there, and whether it is there all the same.
+local function undo(self, id, box, err)
+  box:close()
+  local ok, why = self.provider:destroy(id)
+  if ok or why.kind == "NotFound" then
+    return nil, err
+  end
+  local status, message = reply.of(err)
+  return nil, reply.refusal(status, ("%s; sandbox %q goes on, since it could not be removed: %s"):format(message, id,
+    why.message))
+end
+
 --- Makes a sandbox with these settings, whose policy of just now `spec` has: its handle, or nil and an error.
 function Rules:create(spec, own)
   if not has_rules(own) then
@@ -97,9 +112,7 @@ function Rules:create(spec, own)
   if box and self.secrets.changes ~= known then
     ok, err = self:apply(spec.id, box)
     if not ok then
-      box:close()
-      self.provider:destroy(spec.id)
-      return nil, err
+      return undo(self, spec.id, box, err)
     end
   elseif not box then
     self.map[spec.id] = nil

@@ -316,6 +316,25 @@ describe("a secret that was taken away", function()
     assert_ok(to:to { "b" })
   end)
 
+  it("was never told again to a sandbox after an error on the way, and who told it waited for ever", function()
+    local to = three(0)
+    assert_ok(kept:remove(one))
+    local given_in = refuse("b", "Busy", 0)
+    local taken = list.b.update_network
+    list.b.update_network = function(self)
+      self.update_network = taken
+      error "broken"
+    end
+    local ok, err = to:to { "a", "b", "c" }
+    assert.is_nil(ok)
+    assert.equal("Internal", err.kind)
+    assert.truthy(err.message:find("broken", 1, true))
+    assert_ok(wait.on(given_in, 10, "spec"))
+    assert.is_nil(sent(list.b.policy))
+    assert_ok(to:to { "b" })
+    assert.is_nil(next(to.under_way))
+  end)
+
   it("was used on when the server had ended on the way", function()
     local to = three(0)
     assert_ok(kept:remove(one))

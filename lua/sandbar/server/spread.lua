@@ -2,6 +2,8 @@
 -- own meanwhile, so that one that cannot take it at the moment holds no other one up, and is asked again until it has
 -- it. One that sleeps gets it when it wakes.
 
+local errors = require "sandbar.errors"
+local nested = require "sandbar.nested"
 local task = require "sandbar.task"
 local wait = require "sandbar.wait"
 
@@ -27,7 +29,10 @@ local function follow(self, id)
   while one.asked do
     local asked = one.asked
     one.asked = nil
-    local ok, err = renew(self, id)
+    local called, ok, err = nested.pcall(renew, self, id)
+    if not called then
+      ok, err = nil, errors.from(ok, "serve")
+    end
     asked.err = err
     wait.fire(asked.tried)
     if not ok then

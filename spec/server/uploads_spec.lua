@@ -13,6 +13,11 @@ local uploads = require "sandbar.server.control.uploads"
 
 local HASH = ("ab"):rep(32)
 
+local function ends(task)
+  local _, err = task:wait { timeout = 10 }
+  assert.is_true(err == nil or err.kind == "Cancelled", tostring(err))
+end
+
 describe("an uploaded archive", function()
   local server, dir
 
@@ -21,6 +26,11 @@ describe("an uploaded archive", function()
     server = { store = sandbar.assert(store.open(dir)), boxes = { seed = "seed" }, report = error }
   end)
   after_each(function()
+    local sweeping = server.sweeping
+    uploads.stop(server)
+    if sweeping then
+      ends(sweeping)
+    end
     server.store:close()
     helper.remove(dir)
   end)
@@ -45,6 +55,14 @@ describe("an uploaded archive", function()
 
   local function is_there()
     return uploads.path(server, "team", HASH) ~= nil
+  end
+
+  -- An hour passes, after which the server has looked at what it keeps.
+  local function hour()
+    local behind = sandbar.spawn(sandbar.sleep, 61)
+    sandbar.sleep(0) -- it has begun
+    core.advance(3601)
+    ends(behind)
   end
 
   it("stayed for ever after its build", function()
@@ -73,13 +91,24 @@ describe("an uploaded archive", function()
   it("goes after an hour where no build has come, but not from under one", function()
     upload("one")
     local build = uploads.hold(server, "team", "two", { [HASH] = true })
-    core.advance(3601)
-    ask("three", ("cd"):rep(32))
+    hour()
     assert.is_true(is_there())
     uploads.release(server, build) -- template one was told of it
-    core.advance(3601)
-    ask("three", ("ef"):rep(32))
+    local sweeping = server.sweeping
+    hour()
+    ends(sweeping)
     assert.is_false(is_there())
+  end)
+
+  it("stayed until somebody asked for the address of another one", function()
+    upload("one")
+    local sweeping = server.sweeping
+    hour()
+    ends(sweeping)
+    assert.is_false(is_there())
+    assert.is_nil(server.sweeping)
+    upload("one")
+    assert.truthy(server.sweeping)
   end)
 
   it("of a server before this one goes, whole or not", function()

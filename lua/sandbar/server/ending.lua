@@ -5,6 +5,7 @@ local builds = require "sandbar.server.control.builds"
 local native = require "sandbar.server"
 local task = require "sandbar.task"
 local teams = require "sandbar.server.control.teams"
+local uploads = require "sandbar.server.control.uploads"
 local wait = require "sandbar.wait"
 
 local GRACE = 5 -- seconds for answers that are under way
@@ -29,6 +30,7 @@ function ending.finish(server)
   server.volumes:shut()
   builds.stop(server)
   teams.stop(server)
+  uploads.stop(server)
   server.store:close()
 end
 

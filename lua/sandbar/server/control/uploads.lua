@@ -5,6 +5,7 @@ local core = require "sandbar.core"
 local hosttree = require "sandbar.hosttree"
 local reply = require "sandbar.server.reply"
 local signature = require "sandbar.server.signature"
+local task = require "sandbar.task"
 local wait = require "sandbar.wait"
 
 local OP = "serve"
@@ -13,7 +14,7 @@ local IDLE = 600 -- seconds without a byte
 local VALID = 3600 -- seconds that an address is
 local MOST = 8589934592 -- bytes of an archive
 local PRIVATE = 384 -- 0600
-local SWEEP = 60 -- seconds at least between two looks for archives whose time is over
+local SWEEP = 60 -- seconds between two looks for archives whose time is over
 
 local uploads = {}
 
@@ -27,14 +28,6 @@ end
 
 -- ---- how long they stay ----
 
--- What is known of an archive: { expires, users (builds under way), promised = { [template] = true } }.
-local function record_of(server, name)
-  server.archives = server.archives or {}
-  local one = server.archives[name] or { users = 0, promised = {} }
-  server.archives[name], one.expires = one, core.now() + VALID
-  return one
-end
-
 local function remove(server, name)
   server.archives[name] = nil
   local ok, err = hosttree.at(OP, "remove", server.store.dir, name)
@@ -43,19 +36,41 @@ local function remove(server, name)
   end
 end
 
+local function is_late(one)
+  return one ~= nil and one.users == 0 and one.expires < core.now()
+end
+
+-- Removes those whose time is over, as long as there are any.
 local function sweep(server)
-  local now, late = core.now(), {}
-  if now < (server.archives_swept or 0) + SWEEP then
-    return
-  end
-  server.archives_swept = now
-  for name, one in pairs(server.archives) do
-    if one.users == 0 and one.expires < now then
-      late[#late + 1] = name
+  while next(server.archives) and wait.sleep(SWEEP) do
+    local late = {}
+    for name, one in pairs(server.archives) do
+      late[#late + 1] = is_late(one) and name or nil
+    end
+    for _, name in ipairs(late) do
+      if is_late(server.archives[name]) then -- still, after those before it
+        remove(server, name)
+      end
     end
   end
-  for _, name in ipairs(late) do
-    remove(server, name)
+  server.sweeping = nil
+end
+
+-- What is known of an archive: { expires, users (builds under way), promised = { [template] = true } }.
+local function record_of(server, name)
+  server.archives = server.archives or {}
+  local one = server.archives[name] or { users = 0, promised = {} }
+  server.archives[name], one.expires = one, core.now() + VALID
+  if not server.sweeping then
+    server.sweeping = task.spawn(sweep, server)
+  end
+  return one
+end
+
+--- The server ends: the next one removes what is there.
+function uploads.stop(server)
+  if server.sweeping then
+    server.sweeping:cancel "the server ends"
   end
 end
 
@@ -125,7 +140,6 @@ local function link(ctx)
   end
   local name, expires = name_of(ctx.team, hash), ("%d"):format(math.floor(core.wall()) + VALID)
   record_of(ctx.server, name).promised[ctx.params.template] = true
-  sweep(ctx.server)
   local scheme = ctx.request.secure and "https" or "http"
   return 201, {
     present = uploads.path(ctx.server, ctx.team, hash) ~= nil,

@@ -18,6 +18,7 @@ local signature = require "sandbar.server.signature"
 local stamp = require "sandbar.server.stamp"
 local store = require "sandbar.server.store"
 local upgrade = require "sandbar.server.upgrade"
+local wait = require "sandbar.wait"
 
 local function headers(t)
   return {
@@ -357,6 +358,30 @@ describe("Connect to a process", function()
     assert.is_true(process.calls.Connect.run(context, { process = { pid = 5 } }, sink))
     assert.same({ { { start = { pid = 5 } }, true } }, sent)
     assert.is_nil(next(found.listeners))
+  end)
+end)
+
+describe("a command", function()
+  it("was taken for one of before by who asked for the list while it was on its way", function()
+    local box, there = {}, false
+    local entry = { box = box, processes = { list = {} }, note = function() end }
+    local context = { entry = entry, box = box, headers = headers {} }
+    function box.processes()
+      return there and { { pid = 5, running = true, args = { "/bin/sh" } } } or {}
+    end
+    function box.attach()
+      error "it is none of before"
+    end
+    function box.start()
+      there = true
+      assert.same({}, process.calls.List.run(context))
+      return { pid = 5, output = function() return { next = function() end } end,
+        wait = function() return { exit_code = 0 } end, close = function() end }
+    end
+    local sink = { send = function() end } -- its client has gone
+    assert.is_true(process.calls.Start.run(context, { process = { cmd = "true" } }, sink))
+    assert.equal("true", entry.processes.list[5].config.cmd)
+    sandbar.assert(wait.on(entry.processes.list[5].done, 10, "spec"))
   end)
 end)
 

@@ -93,6 +93,10 @@ local function start(context, m)
   elseif given.cwd and given.cwd:match("^~[^/]") then
     return nil, failure("invalid_argument", ("cwd '%s' does not exist"):format(given.cwd))
   end
+  local known, why = running.look(context.entry)
+  if not known then
+    return nil, why
+  end
   local opts = options(context, m)
   local argv = { cmd }
   for i, arg in ipairs(given.args or {}) do

@@ -131,6 +131,9 @@ describe("the program", function()
       ["walk"] = "unknown command walk", ["run"] = "run: which script?",
       ["serve --lisen 1"] = "serve: unknown option --lisen", ["serve extra"] = "serve: unexpected extra",
       ["serve --listen"] = "serve: --listen without a value",
+      ["serve --listen=127.0.0.1:0 --lisen=1"] = "serve: unknown option --lisen=1",
+      ["template --root=/tmp list extra"] = "template list: it takes nothing",
+      ["template --no-cache=1 build d"] = "template: unknown option --no-cache=1",
       ["template"] = "template: build, list or delete?", ["template frob"] = "template: unexpected frob",
       ["template build --no-chache d"] = "template: unknown option --no-chache",
       ["template list --root"] = "template: --root without a directory",
@@ -144,6 +147,14 @@ describe("the program", function()
     local out, status = program("")
     assert.matches("usage: sandbar run", out, 1, true)
     assert.equal(2, status)
+  end)
+
+  it("did not know a value that stands in its option", function()
+    for _, arguments in ipairs { "serve --listen=no=where", "serve --listen no=where" } do
+      local out, status = program(arguments)
+      assert.matches('listen: "no=where" is not an address and a port', out, 1, true)
+      assert.equal(1, status)
+    end
   end)
 
   it("says how it is used to whoever asks", function()

@@ -103,13 +103,25 @@ function program.unknown(command, word)
   return ("%s: %s %s"):format(command, word:sub(1, 1) == "-" and "unknown option" or "unexpected", word)
 end
 
+--- The option that a word is, and the value that stands in it behind "=" if it is one of those that take one (`takes`).
+function program.option(word, takes)
+  local name, value = word:match("^(%-%-[^=]+)=(.*)$")
+  if name and takes[name] then
+    return name, value
+  end
+  return word
+end
+
+local TAKES = { ["--root"] = true }
+
 -- The words of a `sandbar template`: options, operands and the root; or nil and what is wrong.
 local function words(args)
   local options, operands, i = {}, {}, 1
   while args[i] do
-    if args[i] == "--root" then
-      i = i + 1
-      options.root = args[i]
+    local name, value = program.option(args[i], TAKES)
+    if name == "--root" then
+      i = value and i or i + 1
+      options.root = value or args[i]
       if not options.root then
         return nil, "template: --root without a directory"
       end

@@ -18,7 +18,8 @@ usage: sandbar run SCRIPT [ARGUMENTS]   run a Lua script (- is the standard inpu
                                         serve the E2B protocol: see docs/server.md
        sandbar --version                versions of sandbar and of this Lua
        sandbar --help
-       template and serve take --root DIR: where the state is kept, as `root` of sandbar.open
+       template and serve take --root DIR: where the state is kept, as `root` of sandbar.open. --OPTION=VALUE is
+       taken for --OPTION VALUE
 ]]
 
 local function readable(path)

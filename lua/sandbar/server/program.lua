@@ -1,6 +1,6 @@
 -- What `sandbar serve ...` does.
 
-local unknown = require("sandbar.program").unknown
+local words = require "sandbar.program"
 
 local program = {}
 
@@ -13,13 +13,15 @@ local OPTIONS = {
 function program.parse(...)
   local args, opts, i = { ... }, {}, 1
   while args[i] do
-    local name, value = OPTIONS[args[i]], args[i + 1]
-    if not name then
-      return nil, unknown("serve", args[i])
+    local word, value = words.option(args[i], OPTIONS)
+    i = value and i or i + 1
+    value = value or args[i]
+    if not OPTIONS[word] then
+      return nil, words.unknown("serve", word)
     elseif not value then
-      return nil, ("serve: %s without a value"):format(args[i])
+      return nil, ("serve: %s without a value"):format(word)
     end
-    opts[name], i = value, i + 2
+    opts[OPTIONS[word]], i = value, i + 1
   end
   return function()
     local ending = require "sandbar.server.ending"

@@ -125,16 +125,27 @@ describe("files of a hosted sandbox", function()
       request:respond(200, {}, "whole")
     end
     assert.equal("whole", sandbar.assert(files:read("/f")))
+    local cuts, gets = 2, 0
     daemon.files = function(request)
+      gets = gets + 1
+      if gets > cuts then
+        return request:respond(200, {}, "whole")
+      end
       request:begin(200, { ["Content-Length"] = "1000" })
       request:write(("x"):rep(600), 10)
       request:abort()
     end
+    assert.equal("whole", sandbar.assert(files:read("/f"))) -- nothing of the others was handed out
+    cuts, gets = 9, 0
     kind("Protocol", files:read("/f"))
+    assert.equal(3, gets)
+    gets = 0
     daemon.files = function(request)
+      gets = gets + 1
       request:respond(200, { ["Content-Encoding"] = "gzip" }, "packed")
     end
     kind("Protocol", files:read("/f"))
+    assert.equal(1, gets)
     daemon.files = function(request)
       request:respond(404, {}, '{"code":404,"message":"path \'/f\' does not exist"}')
     end
@@ -158,6 +169,15 @@ describe("files of a hosted sandbox", function()
     assert.equal("two", lines:next())
     kind("Protocol", lines:next())
     assert.is_nil((lines:next()))
+    local gets, piece = 0, daemon.files
+    daemon.files = function(request)
+      gets = gets + 1
+      return (gets < 3 and request.abort or piece)(request)
+    end
+    lines = files:lines("/f")
+    assert.equal("one", lines:next())
+    lines:close()
+    assert.equal(3, gets)
   end)
 
   it("B-39: publishes only what arrived, and takes back what did not", function()

@@ -44,7 +44,7 @@ end
 local function check_identity(answer, op)
   local coding = answer.headers["content-encoding"]
   if coding and coding:lower() ~= "identity" then
-    return nil, errors.new { kind = "Protocol", op = op,
+    return nil, errors.new { kind = "Protocol", op = op, status = answer.status,
       message = ("the file came as %q, and was asked for as it is"):format(coding) }
   end
   return answer
@@ -92,8 +92,26 @@ function carried.of_text(text)
   return setmetatable({ text = text ~= "" and text or nil }, Out)
 end
 
---- A file to be read once, from its start to its end. Nil and an error.
-function carried.out(calls, path, timeout, op)
+-- Has no answer come, or no whole one? Or one by which the other side could not just now.
+local function again(err)
+  return err.kind == "OutcomeUnknown" or err.kind == "Unavailable" or err.kind == "Protocol" and not err.status
+end
+
+-- `fn(left)`, which may be done twice, until its answer has come, in time: what it gives, or nil and an error.
+local function tried(timeout, fn)
+  local deadline, value, err = link_of.deadline(timeout), nil, nil
+  for try = 1, TRIES do
+    value, err = fn(link_of.left(deadline))
+    if value or try == TRIES or not again(err)
+      or deadline and link_of.left(deadline) <= PAUSE * try or not wait.sleep(PAUSE * try) then
+      break
+    end
+  end
+  return value, link_of.told(err, timeout)
+end
+
+-- One try of what follows.
+local function asked_once(calls, path, timeout, op)
   local port, err = calls:port()
   if not port then
     return nil, errors.from(err, op)
@@ -119,10 +137,16 @@ function carried.out(calls, path, timeout, op)
   return setmetatable({ handle = answer.body, body = stream.state(answer.body)._native }, Out)
 end
 
---- All of a file of up to `max` bytes, or nil and an error.
-function carried.whole(calls, path, max, timeout, op)
+--- A file to be read once, from its start to its end. Nil and an error.
+function carried.out(calls, path, timeout, op)
+  return tried(timeout, function(left)
+    return asked_once(calls, path, left, op)
+  end)
+end
+
+local function whole_once(calls, path, max, timeout, op)
   local deadline = link_of.deadline(timeout)
-  local out, err = carried.out(calls, path, timeout, op)
+  local out, err = asked_once(calls, path, timeout, op)
   if not out then
     return nil, err
   end
@@ -142,6 +166,14 @@ function carried.whole(calls, path, max, timeout, op)
     return nil, errors.from(err, op, { path = path })
   end
   return table.concat(parts)
+end
+
+--- All of a file of up to `max` bytes, or nil and an error: of one that was cut nothing was handed out, and it is asked
+--- for again.
+function carried.whole(calls, path, max, timeout, op)
+  return tried(timeout, function(left)
+    return whole_once(calls, path, max, left, op)
+  end)
 end
 
 -- ---- in ----
@@ -227,7 +259,8 @@ function In:close()
 end
 
 -- One try: true, or nil and an error.
-local function put(calls, path, user, data, deadline, op)
+local function put_once(calls, path, user, data, timeout, op)
+  local deadline = link_of.deadline(timeout)
   local into, err = carried.into(calls, path, user, op, #data)
   local ok = into ~= nil
   for at = 1, ok and #data or 0, PIECE do
@@ -247,18 +280,10 @@ end
 
 --- Puts all bytes into a file of nobody else's, which may be done twice. True, or nil and an error.
 function carried.put(calls, path, user, data, timeout, op)
-  local deadline, ok, err = link_of.deadline(timeout), nil, nil
-  for try = 1, TRIES do
-    ok, err = put(calls, path, user, data, deadline, op)
-    if ok or try == TRIES or err.kind ~= "OutcomeUnknown" and err.kind ~= "Unavailable"
-      or deadline and link_of.left(deadline) <= PAUSE * try or not wait.sleep(PAUSE * try) then
-      break
-    end
-  end
-  if not ok then
-    return nil, errors.from(link_of.told(err, timeout), op, { path = path })
-  end
-  return true
+  local ok, err = tried(timeout, function(left)
+    return put_once(calls, path, user, data, left, op)
+  end)
+  return ok, err and errors.from(err, op, { path = path })
 end
 
 return carried

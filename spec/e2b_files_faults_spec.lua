@@ -84,6 +84,22 @@ describe("files of a hosted sandbox", function()
     assert.same({ 1001, 1002, 1003 }, daemon.killed)
   end)
 
+  it("removed the file of a worker of which nobody was told, before it made that, and the file stayed", function()
+    local killed
+    daemon.answers.write, daemon.answers.begin = canned.UNTOLD, canned.UNTOLD
+    daemon.answers.abort = function(out)
+      killed = #daemon.killed
+      out:say "+"
+      out:finish()
+    end
+    for i, data in ipairs { "x", ("x"):rep(200000) } do
+      daemon.late = 1
+      kind("OutcomeUnknown", files:write("/f", data))
+      assert.equal(i, killed)
+    end
+    assert.equal("write abort begin abort", runs())
+  end)
+
   it("takes a half answer, and one that makes no sense, for none", function()
     for _, text in ipairs { "", "x", "+", "+f\0/f\0", "-2\0", "+" .. ENTRY .. ENTRY } do
       daemon.answers.stat = text

@@ -88,7 +88,9 @@ end
 
 handlers["/process.Process/List"] = function(self, request)
   request:read_all(1000000)
-  request:respond(200, UNARY, assert(message.encode("process.ListResponse", { processes = self.listed }, "proto")))
+  self.late = self.late - 1
+  local listed = self.late < 0 and self.listed or {}
+  request:respond(200, UNARY, assert(message.encode("process.ListResponse", { processes = listed }, "proto")))
 end
 
 handlers["/process.Process/SendInput"] = function(self, request)
@@ -121,14 +123,14 @@ end
 daemon.UNTOLD = {}
 
 --- Starts one: { handle (of its files), link, runs (what was asked of workers, in order), listed (the workers as the list has
---- them), killed (the numbers of what was ended), close() }. What it says: `answers` by the worker's operation, a text,
---- UNTOLD or a function of its stream and fields; `files`, a function of a request for contents;
+--- them), killed (the numbers of what was ended), late (how many lists show nothing yet), close() }. What it says: `answers` by the
+--- worker's operation, a text, UNTOLD or a function of its stream and fields; `files`, a function of a request for contents;
 --- `watch`, of the stream of a watch; `input`, of what is written to a worker; `command`, of the stream and configuration
 --- of what is no worker; `type_in`, of the request that writes, which it answers, and what is written; `end_input`,
 --- called when the end of an input was told.
 function daemon.start()
   local listener = assert(server.listen { address = "127.0.0.1", port = 0 })
-  local self = { answers = {}, runs = {}, listed = {}, killed = {}, info = { state = { "running" } } }
+  local self = { answers = {}, runs = {}, listed = {}, killed = {}, late = 0, info = { state = { "running" } } }
   local port = listener:address().port
   local serving = sandbar.spawn(function()
     return server.serve(listener, function(request)

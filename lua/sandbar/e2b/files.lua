@@ -9,6 +9,7 @@ local filecall = require "sandbar.filecall"
 local lazy = require "sandbar.lazy"
 local held = require "sandbar.e2b.held"
 local link_of = require "sandbar.link"
+local wait = require "sandbar.wait"
 local work = require "sandbar.e2b.work"
 
 local task = lazy "sandbar.task"
@@ -192,24 +193,29 @@ local function asked_of(fields)
   return asked
 end
 
--- After a failure with `err`: what may be there all the same goes. Without time nothing was sent.
-local function take_back(self, op, timeout, err, asked, fields)
-  if timeout ~= 0 and work.UNTOLD[err.kind] then
-    abort(self, op, filecall.UNDO_LIMIT, { token = { name = asked.name }, path = fields.path, user = fields.user })
+-- After a failure with `err`: what may be there all the same goes, once what may make it has come to its end (`worker`
+-- ends it). Without time nothing was sent.
+local function take_back(self, op, timeout, err, asked, fields, worker)
+  if timeout == 0 or not work.may_have_begun(err) then
+    return
   end
+  task.shield(function()
+    if worker then
+      wait.op(worker:op(), filecall.UNDO_LIMIT, op)
+    end
+    abort(self, op, filecall.UNDO_LIMIT, { token = { name = asked.name }, path = fields.path, user = fields.user })
+  end)
 end
 
 -- Where the bytes of a write go: { kind, temp, real, path, fields }; nil and an error.
 local function begin(self, op, timeout, fields)
   local asked = asked_of(fields)
-  local text, err = work.run(self, op, timeout, "begin", asked, fields.user)
-  if not text then
-    take_back(self, op, timeout, err, asked, fields)
-    return nil, err
-  end
-  local kind, temp, real, path = text:match("^(%a)%z(%Z+)%z(%Z+)%z(%Z+)%z$")
+  local text, err, worker = work.run(self, op, timeout, "begin", asked, fields.user)
+  local kind, temp, real, path = (text or ""):match("^(%a)%z(%Z+)%z(%Z+)%z(%Z+)%z$")
   if not kind then
-    return nil, work.nonsense(op)
+    err = err or work.nonsense(op)
+    take_back(self, op, timeout, err, asked, fields, worker)
+    return nil, err
   end
   return { kind = kind, temp = temp, real = real, path = path, fields = fields }
 end
@@ -236,9 +242,9 @@ local function write_short(self, op, timeout, fields, data)
   local asked = asked_of(fields)
   asked.size, asked.mode = ("%d"):format(#data), fields.mode
   asked.append = fields.append == 1 and 1 or nil
-  local text, err = work.feed(self, op, timeout, "write", asked, fields.user, data)
+  local text, err, worker = work.feed(self, op, timeout, "write", asked, fields.user, data)
   if not text then
-    take_back(self, op, timeout, err, asked, fields)
+    take_back(self, op, timeout, err, asked, fields, worker)
     return nil, errors.from(err, op, { path = fields.path })
   end
   return as_entry(text, op)

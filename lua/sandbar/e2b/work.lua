@@ -29,6 +29,11 @@ local work = {}
 --- What a call ends with whose request may have been carried out all the same.
 work.UNTOLD = { Timeout = true, Cancelled = true, OutcomeUnknown = true, Closed = true }
 
+--- After this error of a start something may have begun all the same.
+function work.may_have_begun(err)
+  return work.UNTOLD[err.kind] or err.kind == "Protocol"
+end
+
 --- The error of an answer that makes no sense.
 function work.nonsense(op)
   return errors.new { kind = "Protocol", op = op, message = "the helper inside the sandbox does not make sense" }
@@ -56,8 +61,9 @@ local function of_user(err, user)
   return err
 end
 
---- Starts `name` with these fields: the result of its stream (see http.run); nil and an error. `held`: it is complete
---- at the start, with what it says to be read and its input open; else at its end, with up to `max` bytes.
+--- Starts `name` with these fields: the result of its stream (see http.run); nil, an error and the release, fired, of
+--- what may have begun. `held`: it is complete at the start, with what it says to be read and its input open; else at
+--- its end, with up to `max` bytes.
 function work.start(self, op, timeout, name, fields, user, max, held)
   for _, value in pairs(fields) do
     if type(value) == "string" and #value > MOST_ARGUMENT then
@@ -84,17 +90,19 @@ function work.start(self, op, timeout, name, fields, user, max, held)
     r.fields.who = self:know { pid = r.fields.pid, token = token }
     return r
   elseif work.UNTOLD[err.kind] and err.kind ~= "OutcomeUnknown" then -- its release is on its way
-    return nil, err
+    return nil, err, partial and partial.release
   end
   local said = partial and partial.fields or {}
   local told = of_user(rpc.broken(err, said, op), user)
   if said.pid and told.kind ~= "OutcomeUnknown" then
     told = errors.new { kind = "OutcomeUnknown", op = op, cause = told, message = told.message }
   end
-  if told.kind == "OutcomeUnknown" then -- it may wait for its input, or for anything else, and nobody for it
-    self.rpc:killer():release(token, said.pid):fire()
+  if not work.may_have_begun(told) then
+    return nil, told
   end
-  return nil, told
+  local release = self.rpc:killer():release(token, said.pid) -- it may wait for its input, or for anything else
+  release:fire()
+  return nil, told, release
 end
 
 --- What an end with this wait status means that is none in order, or nil.
@@ -110,9 +118,9 @@ end
 
 -- All that it said, or nil and an error.
 local function attempt(self, op, timeout, name, fields, user, max)
-  local r, err = work.start(self, op, timeout, name, fields, user, max)
+  local r, err, release = work.start(self, op, timeout, name, fields, user, max)
   if not r then
-    return nil, err
+    return nil, err, release
   elseif (r.fields.dropped or 0) > 0 then
     return nil, errors.new { kind = "LimitExceeded", op = op, limit = max,
       message = ("the answer is longer than %d bytes"):format(max) }
@@ -123,9 +131,9 @@ end
 
 -- What got no answer is asked again where it may be carried out twice.
 local function attempts(self, op, deadline, name, ...)
-  local text, err
+  local text, err, release
   for try = 1, TRIES do
-    text, err = attempt(self, op, link_of.left(deadline), name, ...)
+    text, err, release = attempt(self, op, link_of.left(deadline), name, ...)
     if text or not REPEATABLE[name] or err.kind ~= "OutcomeUnknown" and err.kind ~= "Unavailable" or try == TRIES
       or deadline and link_of.left(deadline) <= PAUSE * try then
       break
@@ -139,14 +147,14 @@ local function attempts(self, op, deadline, name, ...)
       return nil, early
     end
   end
-  return text, err
+  return text, err, release
 end
 
---- Does `name` with these fields as `user`: what it answers, or nil and an error.
+--- Does `name` with these fields as `user`: what it answers, or nil, an error and what ends it (see work.start).
 function work.run(self, op, timeout, name, fields, user, max)
-  local text, err = attempts(self, op, link_of.deadline(timeout), name, fields, user, max or ANSWER)
+  local text, err, release = attempts(self, op, link_of.deadline(timeout), name, fields, user, max or ANSWER)
   if not text then
-    return nil, errors.from(self:judge(link_of.told(err, timeout)), op)
+    return nil, errors.from(self:judge(link_of.told(err, timeout)), op), release
   elseif text:sub(1, 1) ~= "+" then
     return nil, work.failed(text, op)
   end
@@ -183,20 +191,21 @@ end
 --- The same with `data` as its input, of which it reads no more.
 function work.feed(self, op, timeout, name, fields, user, data)
   local deadline = link_of.deadline(timeout)
-  local r, err = work.start(self, op, timeout, name, fields, user, nil, true)
+  local r, err, release = work.start(self, op, timeout, name, fields, user, nil, true)
   local text
   if r then
     local run, guard = process.new(self, r.object, { in_mode = 1, who = r.fields.who }), own.guard(r.release)
     text, err = fed(run, deadline, op, data)
     if guard and not text and work.UNTOLD[err.kind] then
-      r.release:fire()
+      release = r.release
+      release:fire()
     else
       r.release:cancel()
     end
     r.object:close()
   end
   if not text then
-    return nil, errors.from(self:judge(link_of.told(err, timeout)), op)
+    return nil, errors.from(self:judge(link_of.told(err, timeout)), op), release
   elseif text:sub(1, 1) ~= "+" then
     return nil, work.failed(text, op)
   end

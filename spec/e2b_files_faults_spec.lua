@@ -100,6 +100,24 @@ describe("files of a hosted sandbox", function()
     assert.equal("write abort begin abort", runs())
   end)
 
+  it("took a gateway's word for a proof that nothing had begun behind it", function()
+    for i, status in ipairs { 500, 502, 503, 504, 501, 408 } do
+      daemon.answers.mkdir = { status, "text/html", "<html>" }
+      assert.equal(status, kind("OutcomeUnknown", files:mkdir("/d")).status)
+      assert.equal("mkdir", runs())
+      assert.is_truthy(helper.eventually(function()
+        sandbar.sleep(0.01)
+        return #daemon.killed == i
+      end))
+    end
+    daemon.answers.begin, daemon.answers.abort = { 404, "text/html", "<html>" }, "+"
+    kind("Protocol", files:write("/f", ("x"):rep(200000)))
+    assert.equal("begin abort", runs())
+    daemon.answers.mkdir = { 503, "application/json", '{"code":"unavailable","message":"not now"}' }
+    kind("Unavailable", files:mkdir("/d")) -- the daemon's own
+    assert.equal(7, #daemon.killed)
+  end)
+
   it("takes a half answer, and one that makes no sense, for none", function()
     for _, text in ipairs { "", "x", "+", "+f\0/f\0", "-2\0", "+" .. ENTRY .. ENTRY } do
       daemon.answers.stat = text

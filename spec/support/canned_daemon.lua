@@ -70,6 +70,8 @@ handlers["/process.Process/Start"] = function(self, request)
     self.listed[#self.listed + 1] = { pid = pid, config = given.process }
     if answer == daemon.UNTOLD then
       return request:abort()
+    elseif type(answer) == "table" then
+      return request:respond(answer[1], { ["Content-Type"] = answer[2] }, answer[3])
     end
   else
     self.killed[#self.killed + 1] = tonumber(args[5])
@@ -124,7 +126,7 @@ daemon.UNTOLD = {}
 
 --- Starts one: { handle (of its files), link, runs (what was asked of workers, in order), listed (the workers as the list has
 --- them), killed (the numbers of what was ended), late (how many lists show nothing yet), close() }. What it says: `answers` by the
---- worker's operation, a text, UNTOLD or a function of its stream and fields; `files`, a function of a request for contents;
+--- worker's operation, a text, UNTOLD, { status, type, body } or a function of its stream and fields; `files`, a function of a request for contents;
 --- `watch`, of the stream of a watch; `input`, of what is written to a worker; `command`, of the stream and configuration
 --- of what is no worker; `type_in`, of the request that writes, which it answers, and what is written; `end_input`,
 --- called when the end of an input was told.

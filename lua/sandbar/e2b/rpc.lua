@@ -107,7 +107,11 @@ end
 --- What the error of a stream means, which said `fields` by then (see src/e2b/run.h).
 function rpc.broken(err, fields, op)
   if fields and fields.count and fields.count >= 300 then
-    return rpc.refusal({ status = fields.count, reason = "", body = fields.data or "", headers = {} }, op)
+    local told = rpc.refusal({ status = fields.count, reason = "", body = fields.data or "", headers = {} }, op)
+    if told.foreign and (told.status >= 500 or told.kind == "Unavailable") then -- what it was told may have gone on
+      return errors.new { kind = "OutcomeUnknown", op = op, status = told.status, cause = told, message = told.message }
+    end
+    return told
   end
   local value = fields and not fields.count and fields.data and json.decode(fields.data)
   local told = type(value) == "table" and value.error

@@ -8,6 +8,7 @@
 #     twin     does it, and once more with the same body, `before` or after it
 #     pause    pauses the sandbox that the path names before it does anything
 #     all      does it as if it had been asked without a filter
+#     lie      does it, then answers `status` with a page that is none of ours
 #     meet     waits for `count` requests that do the same; 503 when they do not come
 #   GET /_log      every request since the last look: method, path, headers, body, running (how many there were then)
 import ctypes
@@ -396,6 +397,8 @@ class Handler(BaseHTTPRequestHandler):
                 done = refused.status, refused.body, {}
                 if refused.body["message"] is None:
                     done = refused.status, "id not found", {"Content-Type": "text/plain"}
+        if do == "lie":
+            done = f["status"], "<html>", {"Content-Type": "text/html"}
         if do in ("lose", "hold"):
             if do == "hold":
                 self.rfile.read(1)

@@ -63,19 +63,37 @@ end
 
 -- ---- both generations ----
 
+-- No sandbox has this id.
+local NOBODY = "none"
+
+-- Something on the way has no such path, or the server itself.
+local function is_no_path(answer)
+  return answer.foreign and (answer.status == 404 or answer.status == 405)
+end
+
+-- Does the server know the first generation of paths only? Asked by a call that changes nothing.
+local function knows_first_only(client, op, timeout)
+  local value, answer = client:call { op = op, method = "POST", path = "/v2/sandboxes/" .. NOBODY .. "/connect",
+    body = { timeout = 0 }, repeatable = true, timeout = timeout }
+  return not value and is_no_path(answer)
+end
+
 --- A POST that has a second generation of its path: that first, then, where the server knows no such path, the first.
+--- What must not be done twice is not asked for again because of one answer that anything on the way may have given.
 --- `old`: what the body is there.
 function creating.post(client, call, old)
-  local path = call.path
+  local path, deadline = call.path, link.deadline(call.timeout)
   if client.generation ~= 1 then
     call.path = "/v2" .. path
     local value, answer, _, open = client:call(call)
-    local unknown = not value and (answer.status == 404 or answer.status == 405) and answer.foreign
-    if not unknown then
+    if value or not is_no_path(answer) then
       return value, answer, nil, open
+    elseif not call.repeatable and not knows_first_only(client, call.op, link.left(deadline)) then
+      return nil, answer, nil, true
     end
     client.generation = 1
   end
+  call.timeout = link.left(deadline)
   call.path, call.body = path, old or call.body
   local value, answer, _, open = client:call(call)
   if not value and answer.foreign then -- neither is there: it says nothing about generations

@@ -178,7 +178,8 @@ describe("input of a hosted command", function()
 
   it("is never sent twice where nobody knows whether it was taken, and nothing comes behind it but the end", function()
     for _, act in ipairs { cut, answer(502, HTML, "<html>"), answer(503, JSON, '{"code":"unavailable"}'), answer(504, HTML),
-      answer(500, HTML), answer(404, HTML), answer(200, HTML, "<html>") } do
+      answer(500, HTML), answer(404, HTML), answer(200, HTML, "<html>"), answer(404, JSON, '{"code":404,"message":"no such page"}'),
+      answer(500, JSON, "{}") } do
       calls, answers = {}, { act }
       local stdin = input()
       local first, second = stdin:write "first", stdin:write "second"
@@ -199,7 +200,7 @@ describe("input of a hosted command", function()
       assert.same({ 0, kind }, { outcome(stdin:write "x") })
       assert.same({ 1 }, { outcome(stdin:write "x") })
     end
-    for _, act in ipairs { answer(404, JSON), answer(500, JSON, '{"code":"internal"}') } do
+    for _, act in ipairs { answer(404, JSON, '{"code":"not_found"}'), answer(500, JSON, '{"code":"internal"}') } do
       calls, answers = {}, { act }
       local stdin = input()
       assert.same({ 0, "Closed" }, { outcome(stdin:write "x") })

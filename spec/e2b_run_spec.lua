@@ -363,7 +363,8 @@ describe("a command over a stream", function()
 
   describe("input", function()
     local TAKEN = "x" .. hex "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nContent-Length: 0\r\n\r\n" .. ";"
-    local ENDED = "x" .. hex "HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}" .. ";"
+    local ENDED = "x" .. hex "HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
+      .. hex '{"code":"not_found"}' .. ";"
 
     local function input(script, terminal)
       return http.input(origin, "/process.Process/SendInput", "/process.Process/CloseStdin",

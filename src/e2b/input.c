@@ -10,6 +10,7 @@
 #include "e2b/run.h"
 #include "e2b/wire.h"
 #include "http/core.h"
+#include "http/peek.h"
 #include "http/port.h"
 #include "http/post.h"
 
@@ -177,6 +178,7 @@ static int says(const struct sb_input *input, const char *words)
 static enum fate judge_status(const struct sb_input *input, struct sb_error *why)
 {
     long status = input->status;
+    char word[32]; /* the daemon's errors have one as their code */
     if (status == 200 && input->is_proto)
         return TAKEN;
     if (status == 429) {
@@ -191,7 +193,8 @@ static enum fate judge_status(const struct sb_input *input, struct sb_error *why
         sb_fail(why, SB_ERR_NOT_RUNNING, "the sandbox does not run");
         return REFUSED;
     }
-    if ((status == 404 || status == 500) && input->is_json) {
+    if ((status == 404 || status == 500) && input->is_json &&
+        sb_peek_name("code", input->told, input->told_len, word, sizeof word - 1) > 0) {
         sb_fail(why, SB_ERR_CLOSED, "the command reads no more of its input (HTTP %ld)", status);
         return ENDED;
     }

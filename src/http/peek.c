@@ -80,7 +80,8 @@ size_t sb_peek_name(const char *key, const char *at, size_t len, char *value, si
     if (at == NULL || at >= end || *at++ != '"')
         return 0;
     while (at + n < end && n < most &&
-           ((at[n] >= 'a' && at[n] <= 'z') || (at[n] >= '0' && at[n] <= '9') || at[n] == '-'))
+           ((at[n] >= 'a' && at[n] <= 'z') || (at[n] >= '0' && at[n] <= '9') || at[n] == '-' ||
+            at[n] == '_'))
         n++;
     if (n == 0 || at + n >= end || at[n] != '"')
         return 0;

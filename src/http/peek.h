@@ -9,7 +9,7 @@
 char sb_peek_first(const unsigned char *body, size_t len);
 /* The next object in an array, up to its end; NULL: there is no more. */
 const char *sb_peek_entry(const char *at, const char *end, size_t *len);
-/* The plain string (a-z 0-9 -) that `key` has in the object at `at`, into `value`, which has room for `most` bytes and a
+/* The plain string (a-z 0-9 - _) that `key` has in the object at `at`, into `value`, which has room for `most` bytes and a
  * zero byte. Its length; 0: there is none. */
 size_t sb_peek_name(const char *key, const char *at, size_t len, char *value, size_t most);
 /* Is it an object with this number as its "code"? So what the vendor writes repeats its status; pages, gateways and

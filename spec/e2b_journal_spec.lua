@@ -5,6 +5,8 @@
 local busted = require "busted"
 local helper = require "spec.helper"
 
+local core = require "sandbar.core"
+local hosttree = require "sandbar.hosttree"
 local lfs = require "lfs"
 local planes = require "spec.support.control_plane"
 local sandbar = require "sandbar"
@@ -116,6 +118,25 @@ describe("the release journal", function()
       local text = helper.read_file(dir .. "/" .. files()[1])
       assert.equal(4, select(2, text:gsub("i [%x-]+ %d+ [%x-]+\n", "")), text)
     end)
+  end)
+
+  it("a process that was forked while its parent's file was made took that for its own, and could create nothing", function()
+    local at, generation, forked = hosttree.at, core.generation, 0
+    core.generation = function()
+      return generation() + forked
+    end
+    function hosttree.at(op, what, ...)
+      local value, err = at(op, what, ...)
+      forked = forked + (what == "sync" and forked == 0 and 1 or 0)
+      return value, err
+    end
+    local boxes, made = plane:open { journal = dir }, {}
+    for i = 1, 2 do
+      made[i] = boxes:create { lifetime = 60 }
+    end
+    core.generation, hosttree.at = generation, at
+    assert.equal(2, #made)
+    assert.equal(2, #files())
   end)
 
   it("a create that was under way is found by its token, now or when it comes", function()

@@ -59,9 +59,9 @@ function Journal:current()
   return own and self.file or nil
 end
 
--- It has its name only when it is locked.
+-- It has its name only when it is locked. A process that was forked meanwhile makes another: this one is its parent's.
 function Journal:make(deadline, timeout)
-  local name = self:prefix() .. core.uuid()
+  local generation, name = core.generation(), self:prefix() .. core.uuid()
   local file, err = hosttree.at(OP, "create", self.path, name .. ".new", nil, 384)
   if not file then
     return nil, err
@@ -79,7 +79,7 @@ function Journal:make(deadline, timeout)
     file:close()
     return nil, err and errors.from(err, OP) or wait.timed_out(OP, "timeout", timeout)
   end
-  self.file, self.generation, self.name, self.at = file, core.generation(), name .. ".log", 0
+  self.file, self.generation, self.name, self.at = file, generation, name .. ".log", 0
   return file
 end
 

@@ -334,9 +334,9 @@ describe("faults of files", function()
         sandbar.assert(box:exec("rm -f n*"))
         sandbar.assert(files:write("one-more", "x"))
       end)
-      helper.eventually(function()
+      assert(helper.eventually(function()
         return next(helper.proc.of_dir(dir)) == nil
-      end)
+      end))
     end)
     helper.shell("umount -l " .. dir)
     if not ok then

@@ -211,7 +211,7 @@ describe("a library upgrade", function()
       local pid = supervisor()
       if pid then
         helper.shell("kill -9 " .. pid)
-        helper.eventually(function() return not helper.proc.alive(pid) end)
+        assert(helper.eventually(function() return not helper.proc.alive(pid) end))
       end
     end
     assert.is_true(told > rounds / 4, told .. " of " .. rounds)

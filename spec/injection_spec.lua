@@ -483,7 +483,7 @@ describe("injected:", function()
           local pid = supervisor(root)
           if pid then
             kill(pid)
-            helper.eventually(function() return not helper.proc.alive(pid) end)
+            assert(helper.eventually(function() return not helper.proc.alive(pid) end))
           end
           assert.is_truthy(path)
         end,

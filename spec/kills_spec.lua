@@ -726,10 +726,10 @@ describe("kill -9 of", function()
         return not helper.proc.alive(pid) and not helper.proc.alive(pid1)
       end))
       assert(helper.remove(root))
-      helper.eventually(function() -- its spares end a moment after it
+      assert(helper.eventually(function() -- its spares end a moment after it
         local events = helper.read_file(groups:match("[^\n]+") .. "/cgroup.events")
         return not events or events:find("populated 0", 1, true) -- or somebody else's supervisor was quicker
-      end)
+      end))
       with_root(function(_, own)
         sandbar.assert(own:list())
       end)

@@ -285,12 +285,12 @@ describe("files:watch", function()
         return pid and helper.proc.status(pid, "voluntary_ctxt_switches")
       end
       local before
-      helper.eventually(function() -- until it waits
+      assert(helper.eventually(function() -- until it waits
         local last = before
         before = turns()
         sandbar.sleep(0.2)
         return before == last
-      end, 20)
+      end, 20))
       sandbar.sleep(inside.times(1) > 1 and 90 or 1)
       assert.equal(before, turns())
       sandbar.assert(box.files:mkdir("D/s"))
@@ -526,10 +526,10 @@ describe("files:watch", function()
           end
         end))
         sh(": > a")
-        helper.eventually(function()
+        assert(helper.eventually(function()
           sandbar.sleep(0.005)
           return #seen == 1
-        end)
+        end))
         w:close()
         local _, err = reader:wait { timeout = 10 }
         assert.is_nil(err)
@@ -559,10 +559,10 @@ describe("files:watch", function()
       for _, w in ipairs(all) do
         w:close()
       end
-      helper.eventually(function()
+      assert(helper.eventually(function()
         local ok, w = pcall(watch)
         return ok and w:close()
-      end)
+      end))
     end)
   end)
 end)

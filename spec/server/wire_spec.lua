@@ -200,10 +200,10 @@ describe("sandbar serve on the wire", function()
     local events = client:start("cd && chmod 755 server && exec ./server 3000")
     for _ = 1, 2 do
       local answer
-      helper.eventually(function() -- it is just starting
+      assert(helper.eventually(function() -- it is just starting
         answer = client:ask("GET", "/raw", nil, { ["e2b-sandbox-port"] = "3000", connection = "x-mine", ["x-mine"] = "1" })
         return answer.status == 200
-      end)
+      end))
       assert.truthy(answer.body:lower():find("\r\nconnection: close\r\n", 1, true), answer.body)
       assert.is_nil(answer.body:lower():find("x-mine", 1, true))
     end

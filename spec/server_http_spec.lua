@@ -377,6 +377,35 @@ describe("http server", function()
     answer()
   end)
 
+  it("took a client that had gone for there as long as nobody read its body", function()
+    for _, leave in ipairs { "shut", "reset" } do
+      for _, size in ipairs { 5, 100000 } do
+        local answer = client(port, "send=POST / HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 200000\\r\\n\\r\\n",
+          "fill=" .. size, "until=go\n\r\n", leave, leave == "shut" and "end" or nil)
+        local request = accept()
+        fails("Timeout", request:gone(0))
+        sandbar.assert(request:begin(200))
+        sandbar.assert(request:write("go\n"))
+        assert.is_true(request:gone(10), leave .. size)
+        request:abort()
+        answer()
+      end
+    end
+  end)
+
+  it("is there for a client that will send no more behind its next request", function()
+    local post = "POST / HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 1\\r\\n\\r\\nx"
+    local answer = client(port, "send=" .. post .. post, "shut", "end")
+    local request = accept()
+    assert.equal("x", request:read_all(1, 5))
+    fails("Timeout", request:gone(0))
+    sandbar.assert(request:respond(200))
+    request = accept()
+    assert.equal("x", request:read_all(1, 5))
+    sandbar.assert(request:respond(200))
+    assert.equal(2, select(2, answer():gsub("200 OK", "")))
+  end)
+
   it("ends what it does for a client when that has gone, or its time is over", function()
     for _, leave in ipairs { "shut", "reset" } do
       local answer = client(port, get("/"), "until=go\n", leave)
@@ -566,13 +595,14 @@ describe("http server", function()
     local busy = client(port, get("/busy"), "end")
     local request = accept()
     sandbar.assert(request:begin(200))
-    local waiting = client(port, get("/waiting"), "end")
-    sandbar.sleep(0.05)
+    -- The second of two that came together is there when the first has been answered.
+    local waiting = client(port, get("/first") .. "GET /waiting HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n", "end")
+    sandbar.assert(accept():respond(200))
     listener:close()
     fails("Closed", listener:accept(5))
     fails("Timeout", listener:drain(0.01))
     assert.truthy(idle():find("%[end%]$"))
-    assert.equal("503", status_of(waiting()))
+    assert.equal("503", status_of(waiting():match("\r\n\r\n(.*)")))
     assert.equal("[refused]", client(port, "end")())
     sandbar.assert(request:write("last"))
     sandbar.assert(request:finish())

@@ -279,6 +279,14 @@ static int step_rest(struct sb_peer *peer)
     return 1;
 }
 
+/* Is some of the body not read yet? Then a client that sends no more has gone, although what it sent is still there.
+ * Behind a body that was read there may be the next request. */
+static int owes_body(const struct sb_peer *peer)
+{
+    return peer->phase == SB_PEER_EXCHANGE && peer->current != NULL && !peer->intake.complete &&
+           peer->intake.framing != SB_FRAMED_TUNNEL;
+}
+
 static int step_exchange(struct sb_peer *peer)
 {
     struct sb_exchange *exchange = peer->current;
@@ -287,7 +295,7 @@ static int step_exchange(struct sb_peer *peer)
     int moved = sb_exchange_serve(exchange);
     if (peer->phase == SB_PEER_ENDED)
         return 1;
-    if (peer->eof && peer->in.len == 0 && !peer->gone) {
+    if (peer->eof && (peer->in.len == 0 || owes_body(peer)) && !peer->gone) {
         peer->gone = 1;
         sb_exchange_tell(exchange, 1);
     }
@@ -451,7 +459,7 @@ static int watch(struct sb_peer *peer)
     if (peer->wire.writing_wants_input)
         want |= EPOLLIN;
     if (want == 0)
-        want = EPOLLET;
+        want = EPOLLET | (owes_body(peer) && !peer->gone ? EPOLLRDHUP : 0);
     set_clock(&peer->in_timer, input_due(peer));
     if (peer->stalled)
         set_clock(&peer->out_timer, after(peer->out_at, output_limit(peer)));
@@ -486,7 +494,8 @@ void sb_peer_turn(struct sb_peer *peer)
 static void on_ready(struct sb_source *source, uint32_t events)
 {
     struct sb_peer *peer = sb_peer_ref(SB_OF(source, struct sb_peer, source));
-    if ((events & (EPOLLHUP | EPOLLERR)) != 0 && !peer->gone) {
+    uint32_t end = EPOLLHUP | EPOLLERR | (owes_body(peer) ? EPOLLRDHUP : 0);
+    if ((events & end) != 0 && !peer->gone) {
         peer->gone = 1;
         if (peer->current != NULL)
             sb_exchange_tell(peer->current, 1);

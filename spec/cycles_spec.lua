@@ -72,17 +72,19 @@ describe("cycles", function()
   -- The supervisor keeps a stock of prepared slots and sandboxes, filled up when it has nothing else to do:
   -- looked at once nothing moves for half a second.
   local function steady(root)
-    local last, since
-    return assert(helper.eventually(function()
+    local last, since, moved
+    local at_rest = helper.eventually(function()
       local now = measure(root)
       for what, value in pairs(now) do
         if not what:find("memory", 1, true) and (not last or last[what] ~= value) then
+          moved = ("%s: %s, then %d"):format(what, last and last[what], value)
           last, since = now, helper.now()
           return nil
         end
       end
       return helper.now() - since > 0.5 and now
-    end, 20), "the supervisor does not come to rest")
+    end, 20)
+    return at_rest or error("the supervisor does not come to rest: " .. moved)
   end
 
   local function flat(root, cycle, n, warm)

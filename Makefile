@@ -412,6 +412,7 @@ TIDY_SUPERVISOR := $(patsubst %.c,build/tidy/%.ok,$(filter-out $(ENGINE_SRC),$(S
 TIDY_TLSRELAY := $(patsubst %.c,build/tidy/%.ok,$(TLSRELAY_OWN))
 TIDY_GUEST := $(patsubst %.c,build/tidy/%.ok,$(filter %.c,$(GUEST_SRC)))
 TIDY_UNPACK := build/tidy/src/unpack/main.ok
+TIDY_BENCH := $(patsubst %.c,build/tidy/%.ok,$(filter-out bench/benchlib.c,$(wildcard bench/*.c)))
 TIDY_FLAGS := -std=c11 -D_GNU_SOURCE -Isrc -Ibuild/e2b -DSB_VERSION='""'
 tidy = @mkdir -p $(@D); clang-tidy --quiet $< -- $(1) 2>/dev/null && touch $@
 $(TIDY_SHARED): build/tidy/%.ok: %.c build/obj/%.o .clang-tidy
@@ -424,10 +425,12 @@ $(TIDY_TLSRELAY): build/tidy/%.ok: %.c build/tlsrelay/obj/%.o .clang-tidy
 	$(call tidy,$(TIDY_FLAGS))
 $(TIDY_UNPACK): build/tidy/%.ok: %.c build/unpack/unpack .clang-tidy
 	$(call tidy,$(TIDY_FLAGS))
+$(TIDY_BENCH): build/tidy/%.ok: %.c .clang-tidy
+	$(call tidy,-std=c11 -D_GNU_SOURCE)
 $(TIDY_GUEST): build/tidy/%.ok: %.c build/guest/obj/%.c.o .clang-tidy
 	$(call tidy,-std=c11 -ffreestanding -fno-builtin -Isrc)
 .PHONY: tidy-files
-tidy-files: $(TIDY_SHARED) $(TIDY_BIND) $(TIDY_SUPERVISOR) $(TIDY_TLSRELAY) $(TIDY_UNPACK) $(TIDY_GUEST)
+tidy-files: $(TIDY_SHARED) $(TIDY_BIND) $(TIDY_SUPERVISOR) $(TIDY_TLSRELAY) $(TIDY_UNPACK) $(TIDY_BENCH) $(TIDY_GUEST)
 # check runs it with LINT_JOBS=1 beside the suites.
 LINT_JOBS ?= 2
 lint-tidy:

@@ -5,6 +5,7 @@
 local helper = require "spec.helper"
 helper.guard()
 
+local catalog = require "sandbar.server.catalog"
 local errors = require "sandbar.errors"
 local reply = require "sandbar.server.reply"
 local rules = require "sandbar.server.rules"
@@ -354,5 +355,63 @@ describe("a secret that was taken away", function()
     to:shut()
     running:wait { timeout = 10 }
     assert.is_nil(next(to.under_way))
+  end)
+end)
+
+describe("what could not be kept while other things were", function()
+  local store
+
+  before_each(function()
+    store = no_store()
+  end)
+
+  -- Begins what fails when the function that this gives is called; what is kept meanwhile is kept.
+  local function begin(...)
+    local go, save = wait.signal(), store.save
+    function store.save()
+      store.save = save
+      assert_ok(wait.on(go, 10, "spec"))
+      return failed "NoSpace"
+    end
+    local task = assert_ok(sandbar.spawn(...))
+    sandbar.sleep(0) -- it waits
+    return function()
+      wait.fire(go)
+      local done, err = task:wait { timeout = 10 }
+      assert.is_nil(done)
+      assert.equal("NoSpace", err.kind)
+    end
+  end
+
+  it("took another one's secret away instead of its own", function()
+    local kept = assert_ok(secrets.open(store))
+    local fails = begin(kept.add, kept, "t", "one", "v")
+    local two = assert_ok(kept:add("t", "two", "v"))
+    fails()
+    assert.is_nil(kept:find("t", "one"))
+    assert.equal(two, kept:find("t", "two"))
+  end)
+
+  it("was put back to where there was no more place", function()
+    local kept = assert_ok(secrets.open(store))
+    local one, two = assert_ok(kept:add("t", "one", "v")), assert_ok(kept:add("t", "two", "v"))
+    local fails = begin(kept.remove, kept, two)
+    assert_ok(kept:remove(one))
+    fails()
+    assert.is_nil(kept:find("t", "one"))
+    assert.equal(two, kept:find("t", "two"))
+  end)
+
+  it("took another one's template or build away instead of its own", function()
+    local all = assert_ok(catalog.open(store, {}))
+    local fails = begin(all.entry, all, "t", "one", "template")
+    local two = assert_ok(all:entry("t", "two", "template"))
+    fails()
+    assert.same({ two }, all.list)
+
+    fails = begin(all.add, all, { team = "t", name = "two", tags = { "a" }, of = "x" })
+    local _, build = assert_ok(all:add { team = "t", name = "two", tags = { "b" }, of = "y" })
+    fails()
+    assert.same({ build }, two.builds)
   end)
 end)

@@ -5,6 +5,7 @@ local core = require "sandbar.core"
 local encode = require "sandbar.server.encode"
 local ids = require "sandbar.server.ids"
 local reply = require "sandbar.server.reply"
+local unlist = require "sandbar.server.unlist"
 
 local FILE = "catalog.json"
 
@@ -129,7 +130,7 @@ function Catalog:entry(team, name, kind)
   one = new(self, { team = team, name = name, kind = kind })
   local ok, err = save(self)
   if not ok then
-    table.remove(self.list)
+    unlist(self.list, one)
     return nil, err
   end
   return one
@@ -148,9 +149,9 @@ function Catalog:add(fields)
   one.builds[#one.builds + 1] = build
   local ok, err = save(self)
   if not ok then
-    table.remove(one.builds)
+    unlist(one.builds, build)
     if is_new then
-      table.remove(self.list)
+      unlist(self.list, one)
     end
     return nil, err
   end
@@ -170,12 +171,7 @@ end
 
 --- Takes an entry away. True, or nil and an error.
 function Catalog:remove(one)
-  for i, other in ipairs(self.list) do
-    if other == one then
-      table.remove(self.list, i)
-      break
-    end
-  end
+  unlist(self.list, one)
   return save(self)
 end
 

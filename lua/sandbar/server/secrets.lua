@@ -4,6 +4,7 @@
 local core = require "sandbar.core"
 local encode = require "sandbar.server.encode"
 local ids = require "sandbar.server.ids"
+local unlist = require "sandbar.server.unlist"
 
 local FILE = "secrets.json"
 
@@ -60,7 +61,7 @@ function Secrets:add(team, name, value, metadata)
   self.list[#self.list + 1] = one
   local ok, err = save(self)
   if not ok then
-    table.remove(self.list)
+    unlist(self.list, one)
     return nil, err
   end
   return one
@@ -85,19 +86,17 @@ end
 
 --- True, or nil and an error.
 function Secrets:remove(one)
-  for i, other in ipairs(self.list) do
-    if other == one then
-      table.remove(self.list, i)
-      self.changes = self.changes + 1
-      local ok, err = save(self)
-      if not ok then
-        self.changes = self.changes + 1
-        table.insert(self.list, i, one)
-      end
-      return ok, err
-    end
+  local at = unlist(self.list, one)
+  if not at then
+    return true
   end
-  return true
+  self.changes = self.changes + 1
+  local ok, err = save(self)
+  if not ok then
+    self.changes = self.changes + 1
+    table.insert(self.list, math.min(at, #self.list + 1), one)
+  end
+  return ok, err
 end
 
 --- Opens them. Nil and an error.

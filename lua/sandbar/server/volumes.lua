@@ -7,6 +7,7 @@ local errors = require "sandbar.errors"
 local ids = require "sandbar.server.ids"
 local signature = require "sandbar.server.signature"
 local turns = require "sandbar.turns"
+local unlist = require "sandbar.server.unlist"
 
 local OP = "serve"
 local FILE = "volumes.json"
@@ -63,12 +64,7 @@ local function remove(self, one)
   if not ok and err.kind ~= "NotFound" then
     return nil, err
   end
-  for i, other in ipairs(self.list) do
-    if other == one then
-      table.remove(self.list, i)
-      break
-    end
-  end
+  unlist(self.list, one)
   return save(self)
 end
 

@@ -7,7 +7,9 @@ local canned = require "spec.support.canned_daemon"
 local helper = require "spec.helper"
 
 local core = require "sandbar.core"
+local held = require "sandbar.e2b.held"
 local sandbar = require "sandbar"
+local wait = require "sandbar.wait"
 
 describe("files of a hosted sandbox", function()
   local daemon, files
@@ -465,5 +467,28 @@ describe("files of a hosted sandbox", function()
     kind("OutcomeUnknown", f:read(100, { timeout = 10 }))
     f:close()
     kind("Closed", f:read(1))
+  end)
+
+  it("left what holds an open file that was cut off before it was closed", function()
+    local function ends(text)
+      return function(out)
+        out:say(text)
+        out:cut()
+      end
+    end
+    daemon.answers.hold = ends "\0\0\0\0030 +"
+    for i = 1, 2 do
+      local f = assert(held.open(daemon.link, "files:open", 10, { path = "/f", oflags = 0 }))
+      if i == 1 then
+        kind("OutcomeUnknown", f:read(0, 1, 10, "read"))
+      else
+        wait.op(f.run:wait(), 10, "wait") -- nobody has read that it was
+      end
+      f:close()
+      assert.is_truthy(helper.eventually(function()
+        sandbar.sleep(0.01)
+        return #daemon.killed == i
+      end))
+    end
   end)
 end)

@@ -139,8 +139,14 @@ function Held:size(timeout, op)
   return told and tonumber(told), err
 end
 
---- The worker ends with its input. One that may write lets go of the file before this returns, as far as can be learned
---- in time: what somebody has open for writing cannot be executed.
+-- Is it known that nothing more will come from it? The end of its input is not told any more then.
+local function is_cut(self)
+  local done, data = self.out:try_read("some", 1)
+  return self.broken ~= nil or done and data == nil
+end
+
+--- The worker ends with its input, or is ended where it was cut off. One that may write lets go of the file before this
+--- returns, as far as can be learned in time: what somebody has open for writing cannot be executed.
 function Held:close()
   if self.closed then
     return
@@ -148,11 +154,15 @@ function Held:close()
     ask(self, "c", 0, 0, "", ASK, "close")
   end
   self.closed = true
-  if not core.collected(self.input) then
+  if core.collected(self.input) then
+    return
+  elseif is_cut(self) then
+    self.release:fire()
+  else
     self.input:close_write()
-    self.run:close()
     self.release:cancel()
   end
+  self.run:close()
 end
 
 --- Of link:close(): what is still open is ended for good.

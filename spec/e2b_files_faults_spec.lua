@@ -324,6 +324,26 @@ describe("files of a hosted sandbox", function()
     assert.equal("write", runs())
   end)
 
+  it("left a worker whose input was refused, waiting for it, and its file", function()
+    local over
+    daemon.answers.write = function()
+      while not over do
+        sandbar.sleep(0.01)
+      end
+    end
+    daemon.answers.abort = "+"
+    for i, status in ipairs { 401, 403, 400 } do
+      over = false
+      daemon.type_in = function(request)
+        request:respond(status, { ["Content-Type"] = "application/json" }, "{}")
+      end
+      assert.is_nil((files:write("/f", "abc")))
+      over = true
+      assert.equal("write abort", runs())
+      assert.equal(i, #daemon.killed)
+    end
+  end)
+
   it("waited for ever for a worker of which it was told, wrongly, that it takes no input", function()
     local over
     daemon.answers.write = function()

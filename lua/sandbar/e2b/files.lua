@@ -196,7 +196,7 @@ end
 -- After a failure with `err`: what may be there all the same goes, once what may make it has come to its end (`worker`
 -- ends it). Without time nothing was sent.
 local function take_back(self, op, timeout, err, asked, fields, worker)
-  if timeout == 0 or not work.may_have_begun(err) then
+  if timeout == 0 or not (worker or work.may_have_begun(err)) then
     return
   end
   task.shield(function()

@@ -196,7 +196,7 @@ function work.feed(self, op, timeout, name, fields, user, data)
   if r then
     local run, guard = process.new(self, r.object, { in_mode = 1, who = r.fields.who }), own.guard(r.release)
     text, err = fed(run, deadline, op, data)
-    if guard and not text and work.UNTOLD[err.kind] then
+    if guard and not text then -- it may wait for the rest
       release = r.release
       release:fire()
     else

@@ -50,6 +50,12 @@ struct sb_box *sb_box_find(const char *id)
     return b;
 }
 
+bool sb_box_runs(const struct sb_box *b)
+{
+    return (b->rec.state == SB_BOX_RUNNING || (b->rec.state == SB_BOX_FREEZING && b->copied)) &&
+           b->proc.fd >= 0 && !b->dying;
+}
+
 void sb_box_stir(struct sb_box *b)
 {
     if (b->stirred_at != NULL)

@@ -77,6 +77,8 @@ struct sb_box {
 
 bool sb_id_valid(const char *id, size_t n);
 struct sb_box *sb_box_find(const char *id);
+/* As everybody is told: also while it stands for a snapshot, which is nobody else's business. */
+bool sb_box_runs(const struct sb_box *b);
 struct sb_box *sb_box_new(const char *id); /* in the table, state creating; NULL: no memory */
 void sb_box_forget(struct sb_box *b); /* out of the table, everything released, disk untouched */
 int sb_box_count(void);

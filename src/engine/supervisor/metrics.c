@@ -287,14 +287,9 @@ static void begin(struct sb_metrics *m)
     end_if_whole(m);
 }
 
-static bool runs(const struct sb_box *b)
-{
-    return b->rec.state == SB_BOX_RUNNING && b->proc.fd >= 0 && !b->dying;
-}
-
 static bool is_watched(const struct sb_metrics *m)
 {
-    return m->watched_ms > sb_now_ms() && runs(m->box);
+    return m->watched_ms > sb_now_ms() && sb_box_runs(m->box);
 }
 
 int64_t sb_metrics_tick(int64_t now)
@@ -326,7 +321,7 @@ int sb_metrics_request(struct sb_conn *c, const struct sb_wire_in *in, struct sb
     a.from_ms = (int64_t)sb_read_u64(&in->fields, SB_F_STARTED_MS, INT64_MAX);
     a.to_ms = (int64_t)sb_read_u64(&in->fields, SB_F_ENDS_MS, INT64_MAX);
     a.series = a.from_ms != INT64_MAX;
-    if (!runs(b) && !a.series)
+    if (!sb_box_runs(b) && !a.series)
         return sb_failed(f, "NotRunning", 0, "metrics", "sandbox %s is not running", b->rec.id);
     struct sb_metrics *m = metrics_of(b);
     struct asker *kept = malloc(sizeof *kept);
@@ -340,7 +335,7 @@ int sb_metrics_request(struct sb_conn *c, const struct sb_wire_in *in, struct sb
         m->watched_ms = now + WATCH_MS;
         enlist(m);
     }
-    if (!runs(b) || (a.series && m->n > 0 && m->next_ms > now)) {
+    if (!sb_box_runs(b) || (a.series && m->n > 0 && m->next_ms > now)) {
         free(kept);
         answer_series(m, c, a.req, a.from_ms, a.to_ms);
         return 0;

@@ -257,7 +257,7 @@ static int lifetime(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fa
         return -1;
     if (ms > SB_LIFETIME_MAX_MS)
         return sb_failed(f, "InvalidArgument", 0, "lifetime", "no valid lifetime");
-    if (b->rec.state != SB_BOX_RUNNING || b->dying)
+    if (!sb_box_runs(b))
         return sb_failed(f, "NotRunning", 0, "lifetime", "sandbox %s is not running", b->rec.id);
     bool enough = b->rec.deadline_ms == 0 || b->rec.deadline_ms >= sb_now_ms() + (int64_t)ms;
     bool extend = sb_read_u64(&in->fields, SB_F_EXTEND, 0) != 0;
@@ -371,7 +371,7 @@ static int sockets(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fai
     int fd[2];
     if (b == NULL)
         return -1;
-    if (b->rec.state != SB_BOX_RUNNING || b->proc.fd < 0 || b->dying)
+    if (!sb_box_runs(b))
         return sb_failed(f, "NotRunning", 0, "socket", "sandbox %s is not running", b->rec.id);
     if (sb_sockets_make(b->proc.fd, fd, f) < 0)
         return -1;
@@ -422,7 +422,7 @@ static int network(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fai
     struct sb_box *b = named(in, f);
     if (b == NULL)
         return -1;
-    if (b->rec.state != SB_BOX_RUNNING || b->proc.fd < 0 || b->dying)
+    if (!sb_box_runs(b))
         return sb_failed(f, "NotRunning", 0, "network", "sandbox %s is not running", b->rec.id);
     if (wait_for(b, c, in, f) < 0)
         return -1;

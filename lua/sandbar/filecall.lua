@@ -95,9 +95,10 @@ function filecall.call(state, op, timeout, method, ...)
   return state._link:call(method, "files:" .. op, timeout, ...)
 end
 
-function filecall.request(state, op, timeout, number, fields)
+-- `leave_parts`: the parts of the answer are for core.part.
+function filecall.request(state, op, timeout, number, fields, leave_parts)
   fields.file_op = number
-  return filecall.call(state, op, timeout, "request", "file", fields)
+  return filecall.call(state, op, timeout, "request", "file", fields, leave_parts)
 end
 
 filecall.OP, filecall.COMMON, filecall.methods, filecall.class = OP, COMMON, methods, class

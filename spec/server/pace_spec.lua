@@ -139,6 +139,37 @@ describe("long work", function()
     assert.equal(encode.value(encode.array(entries)), text)
   end)
 
+  it("made all entries out of the engine's answer at once", function()
+    local sandboxes = helper.open()
+    local box = sandbar.assert(sandboxes:create {})
+    sandbar.assert(box:exec "mkdir -p /tmp/d/e /tmp/none && touch /tmp/d/a /tmp/d/e/b")
+    local made, part = 0, core.part
+    core.part = function(...)
+      made = made + 1
+      return part(...)
+    end
+    local all = {}
+    for _, path in ipairs { "/tmp/d", "/tmp/none" } do
+      local steps = 0
+      made = 0
+      all[path] = sandbar.assert(tree.list(box, path, 2, function()
+        steps = steps + 1
+        assert.equal(steps, made)
+      end))
+      assert.equal(#all[path], steps)
+    end
+    core.part = part
+    assert.same({}, all["/tmp/none"])
+    assert.same(sandbar.assert(box.files:list("/tmp/d", { depth = 2 })), all["/tmp/d"])
+    assert.equal(3, #all["/tmp/d"])
+    local none, err = tree.list(box, "/tmp/d/a", 1)
+    assert.is_nil(none)
+    assert.equal("ENOTDIR", err.code)
+    sandbar.assert(box:destroy())
+    box:close()
+    sandboxes:close()
+  end)
+
   it("puts a long answer together to what it is as a whole", function()
     local entries = {}
     for i = 1, 250 do

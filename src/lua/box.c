@@ -46,12 +46,17 @@ static int asked(lua_State *L, const struct asked *a, struct sb_op *op)
     return sb_lua_op_made(L, a->slot);
 }
 
+/* request(name, fields, leave_parts) */
 static int request(lua_State *L)
 {
     struct asked a;
+    int leave_parts = lua_toboolean(L, 4);
     if (!ask(L, 3, types[luaL_checkoption(L, 2, NULL, names)], &a))
         return 1;
-    return asked(L, &a, sb_box_request(a.box, a.mailbox, a.data, a.len, NULL, 0));
+    asked(L, &a, sb_box_request(a.box, a.mailbox, a.data, a.len, NULL, 0));
+    if (leave_parts)
+        sb_lua_op_leave_parts(L, -1);
+    return 1;
 }
 
 /* ---- exec, start, attach ---- */

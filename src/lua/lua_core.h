@@ -37,6 +37,10 @@ int sb_lua_op_made(lua_State *L, struct sb_op **slot);
  * with the operation. NULL: it has failed, or not ended, or its result was taken before. */
 struct sb_result *sb_lua_op_result(lua_State *L, int arg);
 
+/* The parts of its result are not made into tables all at once, which takes a while where there are many: Lua gets them
+ * as they came, for core.part. */
+void sb_lua_op_leave_parts(lua_State *L, int arg);
+
 /* Nobody will look at the operation at `arg` again, which has ended and whose result was taken: it goes now,
  * not with the next cycle of the collector, which has nothing to finalize then. What is left is userdata
  * without a class. */

@@ -10,6 +10,7 @@ struct lua_op {
     struct sb_op *op;
     int taken; /* the result was converted and is the user value */
     int spent; /* op:bytes() gave the bytes away */
+    int whole; /* parts are left as they came, for core.part */
 };
 
 static const char key; /* of the metatable in the registry, by address: quicker than its name */
@@ -17,7 +18,7 @@ static const char key; /* of the metatable in the registry, by address: quicker 
 struct sb_op **sb_lua_new_op(lua_State *L)
 {
     struct lua_op *o = sb_lua_newuserdata(L, sizeof *o, 1);
-    *o = (struct lua_op){NULL, 0, 0};
+    *o = (struct lua_op){NULL, 0, 0, 0};
     sb_lua_rawgetp(L, LUA_REGISTRYINDEX, &key);
     lua_setmetatable(L, -2);
     return &o->op;
@@ -165,7 +166,58 @@ static void move_bytes(lua_State *L, const char *name, unsigned char **bytes, si
     lua_setfield(L, -2, name);
 }
 
-static void move_fields(lua_State *L, struct sb_result *r)
+/* The parts of a result: which is next, where (*at) and how long. */
+enum next { NO_MORE, PART, ANSWER /* that they end with */ };
+
+static enum next next_part(const unsigned char *parts, size_t all, size_t *at, size_t *len)
+{
+    uint32_t head;
+    if (all - *at < sizeof head)
+        return NO_MORE;
+    memcpy(&head, parts + *at, sizeof head);
+    *at += sizeof head;
+    *len = head & ~SB_PARTS_LAST;
+    if (*len > all - *at)
+        return NO_MORE;
+    return (head & SB_PARTS_LAST) != 0 ? ANSWER : PART;
+}
+
+static void push_parts(lua_State *L, const struct sb_result *r)
+{
+    size_t at = 0, len;
+    enum next next;
+    lua_newtable(L);
+    for (int n = 1; (next = next_part(r->fields, r->fields_len, &at, &len)) != NO_MORE; n++) {
+        sb_lua_push_fields(L, r->fields + at, len);
+        if (next == ANSWER)
+            lua_setfield(L, -3, "fields");
+        else
+            lua_rawseti(L, -2, n);
+        at += len;
+    }
+}
+
+/* part(parts, at) -> the fields of the part that begins there (the first at 0), where the next one does. Nothing: there
+ * are no more. Of an operation whose parts were left as they came. */
+static int part(lua_State *L)
+{
+    size_t all, len;
+    const unsigned char *parts = (const unsigned char *)luaL_checklstring(L, 1, &all);
+    lua_Number from = luaL_checknumber(L, 2);
+    size_t at = from >= 0 && from <= (lua_Number)all ? (size_t)from : all;
+    if (next_part(parts, all, &at, &len) != PART)
+        return 0;
+    sb_lua_push_fields(L, parts + at, len);
+    sb_lua_pushinteger(L, (lua_Number)(at + len));
+    return 2;
+}
+
+void sb_lua_op_leave_parts(lua_State *L, int arg)
+{
+    check_at(L, arg)->whole = 1;
+}
+
+static void move_fields(lua_State *L, struct sb_result *r, int whole)
 {
     if (r->fields == NULL)
         return;
@@ -173,35 +225,22 @@ static void move_fields(lua_State *L, struct sb_result *r)
         sb_lua_push_fields(L, r->fields, r->fields_len);
         lua_setfield(L, -2, "fields");
     } else {
-        size_t at = 0;
-        uint32_t len;
-        lua_newtable(L);
-        for (int n = 1; r->fields_len - at >= sizeof len; n++) {
-            memcpy(&len, r->fields + at, sizeof len);
-            at += sizeof len;
-            int last = (len & SB_PARTS_LAST) != 0; /* not a part, but the answer they end with */
-            len &= ~SB_PARTS_LAST;
-            if (len > r->fields_len - at)
-                break;
-            sb_lua_push_fields(L, r->fields + at, len);
-            if (last)
-                lua_setfield(L, -3, "fields");
-            else
-                lua_rawseti(L, -2, n);
-            at += len;
-        }
+        if (whole)
+            lua_pushlstring(L, (const char *)r->fields, r->fields_len);
+        else
+            push_parts(L, r);
         lua_setfield(L, -2, "parts");
     }
     free(r->fields);
     r->fields = NULL;
 }
 
-static void push_result(lua_State *L, struct sb_result *r)
+static void push_result(lua_State *L, struct sb_result *r, int whole)
 {
     lua_createtable(L, 0,
                     (r->fields != NULL) + (r->bytes != NULL) + (r->bytes2 != NULL) + r->has_number +
                         (r->object != NULL) + (r->release != NULL) + (r->fd >= 0));
-    move_fields(L, r);
+    move_fields(L, r, whole);
     move_bytes(L, "bytes", &r->bytes, r->bytes_len);
     move_bytes(L, "bytes2", &r->bytes2, r->bytes2_len);
     if (r->has_number) {
@@ -249,7 +288,7 @@ static int op_result(lua_State *L)
         return luaL_error(L, "the operation's bytes were taken already");
     struct sb_result *r = sb_op_result(o->op);
     if (!o->taken) {
-        push_result(L, r);
+        push_result(L, r, o->whole);
         lua_pushvalue(L, -1);
         sb_lua_setuservalue(L, 1);
         o->taken = 1;
@@ -354,4 +393,6 @@ void sb_lua_open_op(lua_State *L)
     sb_lua_rawsetp(L, LUA_REGISTRYINDEX, &key);
     lua_pushcfunction(L, timer);
     lua_setfield(L, -2, "timer");
+    lua_pushcfunction(L, part);
+    lua_setfield(L, -2, "part");
 }

@@ -120,14 +120,17 @@ end
 --- What files:list gives, in pieces: there may be a hundred thousand. Nil and an error.
 function tree.list(box, path, depth, step)
   local state = core.state(box.files, filecall.class)
-  local r, err = filecall.request(state, "list", false, filecall.OP.LIST, { path = path, user = "root", depth = depth })
+  local r, err = filecall.request(state, "list", false, filecall.OP.LIST, { path = path, user = "root", depth = depth },
+    true)
   if not r then
     return nil, err
   end
-  local out = {}
-  for i, part in ipairs(r.parts or {}) do
+  local out, parts = {}, r.parts or ""
+  local part, at = core.part(parts, 0)
+  while part do
     step()
-    out[i] = record.entry(part)
+    out[#out + 1] = record.entry(part)
+    part, at = core.part(parts, at)
   end
   return out
 end

@@ -436,6 +436,26 @@ describe("http", function()
       assert.truthy(fastest < 0.1, fastest)
     end)
 
+    it("ends when the server has, although more of its body is waited for", function()
+      for _, lines in ipairs { {}, { ["Content-Length"] = 100 } } do
+        local there, stop = start_server()
+        local own = http.port { port = there }
+        local op, upload = http.fetch(own, { method = "POST", path = "/silent", headers = lines, body = function() end })
+        assert(wait.op(upload:write("some of it"), 5))
+        assert(helper.eventually(function()
+          return http.request(own, { path = "/held" }, 5, "test").body == "1"
+        end))
+        assert.is_false(op:failed())
+        stop()
+        local answer, err = wait.op(op, 10, "test")
+        assert.is_nil(answer)
+        assert.equal("OutcomeUnknown", err.kind)
+        assert.is_true(op:failed())
+        upload:close()
+        own:close()
+      end
+    end)
+
     it("carries a hundred at once", function()
       local ops = {}
       for i = 1, 100 do

@@ -17,6 +17,7 @@ local duration = require "sandbar.duration"
 local errors = require "sandbar.errors"
 local headers = require "sandbar.headers"
 local link = require "sandbar.link"
+local source = require "sandbar.source"
 local stream = require "sandbar.stream"
 local wait = require "sandbar.wait"
 
@@ -193,10 +194,14 @@ function http.plain(port, request, opname)
   return true, answer
 end
 
--- Writes a body that comes in pieces. True when it is out or nobody wants the rest; nil and why not.
-local function feed(upload, body, deadline, opname)
+-- Writes a body that comes in pieces to a request, `op`. True when it is out or nobody wants the rest; nil and why not.
+local function feed(upload, op, body, deadline, opname)
   local next_piece = body
-  if not compat.is_callable(body) then
+  if source.is(body) then
+    next_piece = function()
+      return body:next(op, link.left(deadline), opname)
+    end
+  elseif not compat.is_callable(body) then
     next_piece = function()
       return body:read(CHUNK)
     end
@@ -243,7 +248,7 @@ function http.request(port, request, timeout, opname)
     return nil, errors.from(upload, opname)
   end
   if upload then
-    ok, err = feed(upload, request.body, deadline, opname)
+    ok, err = feed(upload, op, request.body, deadline, opname)
     if not ok then
       upload:close()
       op:cancel()

@@ -25,22 +25,23 @@ describe("a request to a server in a sandbox", function()
   end)
   helper.guard { each = false }
 
-  -- Asks with more lines in the head: what the answer is read from.
-  local function open(path, more, method)
+  -- Asks with more lines in the head: what the answer is read from, and what a body is written to.
+  local function open(path, more, method, port)
     local native = sandbar.assert(wait.op(origin:dial(), 20, "dial")).object
-    local head = { ("%s %s HTTP/1.1"):format(method or "GET", path), "e2b-sandbox-port: 3000", more }
+    local head = { ("%s %s HTTP/1.1"):format(method or "GET", path), "e2b-sandbox-port: " .. (port or 3000), more }
     for name, value in pairs(client.headers) do
       if name ~= "e2b-sandbox-port" then
         head[#head + 1] = name .. ": " .. value
       end
     end
-    sandbar.assert(input.new(native):write(table.concat(head, "\r\n") .. "\r\n\r\n"))
-    return stream.output("the answer", { native = native, mode = "pipe" })
+    local writer = input.new(native)
+    sandbar.assert(writer:write(table.concat(head, "\r\n") .. "\r\n\r\n"))
+    return stream.output("the answer", { native = native, mode = "pipe" }), writer
   end
 
   -- The head and the body of an answer, whose end is the connection's; nil and an error when it is cut.
-  local function ask(path, more, method)
-    local output = open(path, more or "Connection: close", method)
+  local function ask(path, more, method, port)
+    local output = open(path, more or "Connection: close", method, port)
     local text, err = output:read("a", { timeout = 20 })
     output:close()
     if not text then
@@ -59,14 +60,14 @@ describe("a request to a server in a sandbox", function()
     assert(running:output(1))
   end)
 
-  local function held()
-    return select(2, ask("/held")):match("%d+")
+  local function held(port)
+    return select(2, ask("/held", nil, nil, port)):match("%d+")
   end
 
   -- That so many requests are held inside; it has its own time.
-  local function is_held(count)
+  local function is_held(count, port)
     assert.is_true(helper.eventually(function()
-      return held() == count
+      return held(port) == count
     end))
   end
 
@@ -81,6 +82,19 @@ describe("a request to a server in a sandbox", function()
         is_held "0"
       end
     end
+  end)
+
+  it("waited for more of its body when its server had gone", function()
+    local other = client:start("cd && exec ./server 3001")
+    assert(other:output(1))
+    local output, writer = open("/silent", "Connection: close\r\nContent-Length: 100", "POST", 3001)
+    sandbar.assert(writer:write("some of it"))
+    is_held("1", 3001)
+    client:run("kill -9 " .. other.pid)
+    local text = sandbar.assert(output:read("a", { timeout = 20 }))
+    assert.truthy(text:find("^HTTP/1.1 502 "), text)
+    output:close()
+    other:close()
   end)
 
   it("lost the answer's body when it offered another protocol and that was not taken", function()

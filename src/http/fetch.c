@@ -173,6 +173,22 @@ static void on_done(struct sb_transfer *transfer, CURLcode code)
         end(fetch, &err);
 }
 
+/* The server has ended while more of the body was waited for: libcurl would do nothing until there is more of it. Before
+ * an answer this is the end; one that has begun may be whole, which libcurl knows. */
+static void on_unheard(struct sb_transfer *transfer)
+{
+    struct sb_fetch *fetch = SB_OF(transfer, struct sb_fetch, transfer);
+    struct sb_error err;
+    if (fetch->pause != CURLPAUSE_SEND)
+        return;
+    if (fetch->head_done) {
+        sb_exchange_writable(fetch);
+        return;
+    }
+    sb_exchange_broken(fetch, CURLE_RECV_ERROR, &err);
+    abandon(fetch, &err);
+}
+
 /* ---- beginning ---- */
 
 /* Sockets are at hand: over to libcurl. The fetch may be gone when this returns. */
@@ -187,6 +203,7 @@ static void launch(struct sb_fetch *fetch)
         return;
     }
     fetch->transfer.done = on_done;
+    fetch->transfer.unheard = fetch->upload != NULL && port->origin == NULL ? on_unheard : NULL;
     fetch->transfer.easy = sb_exchange_new(fetch);
     if (fetch->transfer.easy == NULL) {
         sb_fetch_fail(fetch, SB_ERR_INTERNAL, "out of memory");

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "http/core.h"
@@ -13,6 +14,7 @@ struct sb_multi {
     int reading; /* messages are being handed out */
     int keeps;   /* libcurl tells us of every socket it closes */
     struct watch *resting;
+    struct sb_transfer *unheard; /* one that is still added, to be told; or NULL */
 };
 
 /* A descriptor of libcurl's, from its first to its last interest in it; where it tells us when it
@@ -49,6 +51,19 @@ static int on_close(void *clientp, curl_socket_t fd)
     return close(fd);
 }
 
+static struct sb_transfer *transfer_of(CURL *easy)
+{
+    char *private = NULL;
+    curl_easy_getinfo(easy, CURLINFO_PRIVATE, &private);
+    return (struct sb_transfer *)(void *)private;
+}
+
+static void forget(struct sb_multi *multi, const struct sb_transfer *transfer)
+{
+    if (multi->unheard == transfer)
+        multi->unheard = NULL;
+}
+
 static void hand_out(struct sb_multi *multi)
 {
     if (multi->reading)
@@ -60,13 +75,16 @@ static void hand_out(struct sb_multi *multi)
             continue;
         CURL *easy = msg->easy_handle;
         CURLcode code = msg->data.result; /* msg dies with the removal */
-        char *private = NULL;
-        curl_easy_getinfo(easy, CURLINFO_PRIVATE, &private);
-        struct sb_transfer *transfer = (struct sb_transfer *)(void *)private;
+        struct sb_transfer *transfer = transfer_of(easy);
         if (!transfer->stays)
             curl_multi_remove_handle(multi->curl, easy);
+        forget(multi, transfer);
         transfer->done(transfer, code);
     }
+    struct sb_transfer *unheard = multi->unheard;
+    multi->unheard = NULL;
+    if (unheard != NULL)
+        unheard->unheard(unheard);
     multi->reading = 0;
 }
 
@@ -95,12 +113,20 @@ static void on_timer(struct sb_timer *timer)
     act(SB_OF(timer, struct sb_multi, timer), CURL_SOCKET_TIMEOUT, 0);
 }
 
+static int has_ended(curl_socket_t fd)
+{
+    char byte;
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 static int on_socket(CURL *easy, curl_socket_t fd, int what, void *userp, void *socketp)
 {
-    (void)easy;
     struct sb_multi *multi = userp;
     struct watch *watch = socketp;
     if (what == CURL_POLL_REMOVE) {
+        struct sb_transfer *transfer = transfer_of(easy);
+        if (transfer != NULL && transfer->unheard != NULL && has_ended(fd))
+            multi->unheard = transfer;
         if (watch != NULL && multi->keeps) {
             sb_source_rest(&watch->source);
             watch->next = multi->resting;
@@ -196,6 +222,7 @@ int sb_multi_add(struct sb_multi *multi, struct sb_transfer *transfer, struct sb
 void sb_multi_remove(struct sb_multi *multi, struct sb_transfer *transfer)
 {
     curl_multi_remove_handle(multi->curl, transfer->easy);
+    forget(multi, transfer);
 }
 
 void sb_multi_pause(struct sb_multi *multi, struct sb_transfer *transfer, int bits)

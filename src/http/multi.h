@@ -17,6 +17,9 @@ struct sb_transfer {
     /* The transfer has ended and was taken out; may add it again, or free it. Never called from
      * inside one of libcurl's callbacks. */
     void (*done)(struct sb_transfer *transfer, CURLcode code);
+    /* NULL, or: the other side of the connection has ended, and libcurl, which has read it to its end, goes on with the
+     * transfer all the same. Called as `done` is. */
+    void (*unheard)(struct sb_transfer *transfer);
     int stays; /* it is not taken out, and `done` leaves it and its multi handle alone */
 };
 

@@ -116,6 +116,15 @@ static int op_done(lua_State *L)
     return 1;
 }
 
+/* Has it ended with an error? */
+static int op_failed(lua_State *L)
+{
+    struct lua_op *o = check(L);
+    lua_pushboolean(L,
+                    is_lost(o) || (sb_op_done(o->op) && sb_op_result(o->op)->error.kind != SB_OK));
+    return 1;
+}
+
 static int op_cancel(lua_State *L)
 {
     struct lua_op *o = check(L);
@@ -386,7 +395,8 @@ void sb_lua_open_op(lua_State *L)
         {"id", op_id},         {"done", op_done},
         {"cancel", op_cancel}, {"deadline", op_deadline},
         {"result", op_result}, {"bytes", op_bytes},
-        {"await", op_await},   {NULL, NULL},
+        {"await", op_await},   {"failed", op_failed},
+        {NULL, NULL},
     };
     sb_lua_new_metatable(L, NAME, meta, methods);
     luaL_getmetatable(L, NAME);

@@ -18,6 +18,7 @@ local headers = require "sandbar.headers"
 local native = require "sandbar.server"
 local nested = require "sandbar.nested"
 local pumps = require "sandbar.server.pumps"
+local source = require "sandbar.source"
 local task = require "sandbar.task"
 local wait = require "sandbar.wait"
 
@@ -86,6 +87,16 @@ function request:read(n, timeout)
     return nil, err
   end
   return wait.bytes(state._native:read("some", n or PIECE), seconds, "read")
+end
+
+--- The body for a request that passes it on: `n` bytes at most in a piece, `timeout` seconds for each.
+function request:pieces(n, timeout)
+  local state = core.state(self, request_class)
+  return source.new(function()
+    return state._native:read("some", n)
+  end, function(op)
+    return wait.bytes(op, timeout, "read")
+  end)
 end
 
 --- The whole body, "" when there is none; LimitExceeded when it is longer than `max` bytes (64 MiB).

@@ -67,9 +67,7 @@ local function body_of(request)
   if not request.headers:get("transfer-encoding") and (request.headers:get("content-length") or "0") == "0" then
     return nil
   end
-  return function()
-    return request:read(CHUNK, IDLE)
-  end
+  return request:pieces(CHUNK, IDLE)
 end
 
 -- Another protocol on the connection, from here on bytes; cut with the sandbox.

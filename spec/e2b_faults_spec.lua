@@ -339,11 +339,13 @@ describe("the way to the control plane of E2B", function()
       assert.equal("0", left)
     end)
 
-    it("pauses, resumes, destroys whose answers are lost come to what was asked for", function()
+    it("pauses, resumes, policies, destroys whose answers are lost come to what was asked for", function()
       local box = assert_ok(boxes:create { lifetime = 60 })
-      for _, op in ipairs { "pause", "resume", "set_lifetime", "destroy" } do
-        fault { path = op == "destroy" and "/i%w*" or "/sandboxes/i", skip = op == "resume" and 1 or 0, ["do"] = "lose" }
-        assert_ok(box[op](box, op == "set_lifetime" and 60 or nil))
+      local given = { set_lifetime = 60, update_network = "allow" }
+      for _, op in ipairs { "pause", "resume", "set_lifetime", "update_network", "destroy" } do
+        fault { path = op == "destroy" and "/i%w*" or "/sandboxes/i", skip = op == "resume" and 1 or 0,
+          ["do"] = op == "update_network" and "status" or "lose", status = 503 }
+        assert_ok(box[op](box, given[op]))
       end
       assert.equal(0, #boxes:list())
     end)

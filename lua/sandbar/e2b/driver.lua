@@ -340,6 +340,7 @@ function Driver:update_network(id, wanted, timeout)
   local value
   value, err = about(self, id, {
     op = "update_network", method = "PUT", path = "/network", timeout = timeout, body = body,
+    repeatable = true,
   }, needs_running)
   return value and true, not value and err or nil
 end

@@ -635,8 +635,16 @@ describe("the control plane of E2B", function()
     it("fork(n) makes copies with ids of their own, and leaves no snapshot", function()
       local before = #boxes.snapshots:list()
       local box = create { labels = { a = "1" }, network = { allow = { "example.com" } }, env = { A = "1" } }
+      plane:log()
       local copies = assert_ok(box:fork(2))
       assert.equal(2, #copies)
+      for _, request in ipairs(plane:log()) do
+        if request.method == "POST" and request.path == "/v2/sandboxes" then
+          assert.same({ A = "1" }, request.body.envVars)
+          assert.equal("localhost:${PORT}", request.body.network.maskRequestHost) -- was the vendor's own name
+          assert.is_false(request.body.network.allowPublicTraffic)
+        end
+      end
       assert.not_equal(copies[1].id, copies[2].id)
       assert.same({ a = "1" }, copies[1].labels)
       assert.same({ "example.com" }, copies[2]:info().network.allow)

@@ -8,6 +8,7 @@ local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local link = require "sandbar.link"
 local record = require "sandbar.record"
+local spec = require "sandbar.e2b.spec"
 local task = require "sandbar.task"
 
 local copies = {}
@@ -19,7 +20,7 @@ local LIFETIME = 3600
 -- The policy as the vendor has it, for a create. Values of headers come back only where the vendor tells them.
 local function network_of(detail)
   local network = client_of.given(detail.network)
-  local out, internet = {}, client_of.given(detail.allowInternetAccess)
+  local out, internet = { maskRequestHost = spec.HOST }, client_of.given(detail.allowInternetAccess)
   if type(network) ~= "table" then
     return out, internet
   end

@@ -16,6 +16,9 @@ local MAX_OUTPUT = 2 ^ 31
 
 local spec = {}
 
+--- What programs see as Host of requests to their ports, with every provider.
+spec.HOST = "localhost:${PORT}"
+
 local invalid, unsupported = values.invalid, values.unsupported
 
 local clauses = {}
@@ -170,7 +173,7 @@ end)
 
 clause("public_ports", function(s, plan)
   plan.network.allowPublicTraffic = s.public_ports and true or false
-  plan.network.maskRequestHost = "localhost:${PORT}" -- what programs see as Host with every provider
+  plan.network.maskRequestHost = spec.HOST
   return s.public_ports and "anybody who knows the address reaches the ports"
     or "ports need the traffic token (all of them: the vendor has one switch)"
 end)

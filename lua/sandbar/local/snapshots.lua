@@ -70,6 +70,21 @@ end
 
 -- ---- copies ----
 
+--- A snapshot of a handle's sandbox, for copies with settings of their own: its name and what deletes it, whoever has
+--- begun with it; or nil and an error. It ends with this process at the latest.
+function snapshots.take_temporary(box)
+  local state = core.state(box, require("sandbar.sandbox").class)
+  local name = core.uuid()
+  local taken, err = state._link.driver:snapshot(state.id, name, true)
+  if not taken then
+    state._link.driver:delete_snapshot(name, 10) -- it may be there, or will be, for nobody
+    return nil, state._link:heard(err)
+  end
+  return name, function()
+    return state._link.driver:delete_snapshot(name, 10)
+  end
+end
+
 local function undo(driver, made)
   for _, r in ipairs(made) do
     if r.object then

@@ -9,6 +9,7 @@ local ids = require "sandbar.server.ids"
 local paging = require "sandbar.server.paging"
 local reply = require "sandbar.server.reply"
 local sandboxes = require "sandbar.server.control.sandboxes"
+local taking = require "sandbar.local.snapshots"
 
 local MOST_COPIES = 100
 local FORK_TIMEOUT = 15
@@ -151,9 +152,10 @@ local function fork(ctx)
   if timeout then
     entry, err = sandboxes.find_running(ctx, 409)
   end
-  local of
+  local of, drop
   if entry then
-    of, err = entry.box:snapshot(ids.template())
+    of, drop = taking.take_temporary(entry.box)
+    err = drop
   end
   if not of then
     return nil, err
@@ -162,7 +164,7 @@ local function fork(ctx)
   for i = 1, count do
     out[i] = copy(ctx, entry, of, timeout)
   end
-  ctx.server.provider.snapshots:delete(of)
+  drop()
   return 201, out
 end
 

@@ -579,6 +579,34 @@ print(answers.count(True), set(answers))
       end)
     end)
 
+    it("was not replaced when it took no more policies: update_network was done, and everything refused", function()
+      local names = { GOOD }
+      for i = 1, 250 do
+        names[#names + 1] = ("h%d.%s.test"):format(i, ("x"):rep(60))
+      end
+      with_box({ allow = { OTHER } }, function(box)
+        local supervisor = supervisor_of()
+        local pid, tasks = relays(supervisor)[1], {}
+        finally(function()
+          helper.shell("kill -CONT " .. pid)
+        end)
+        helper.sh("kill -STOP %d", pid)
+        sandbar.scope(function(scope)
+          repeat
+            tasks[#tasks + 1] = scope:spawn(function() return assert_ok(box:update_network { allow = names }) end)
+            sandbar.sleep(0)
+            assert_ok(box:info()) -- which is asked after that
+            assert.is_true(#tasks < 200, "it takes everything")
+          until not helper.proc.alive(pid) or tasks[1].state ~= "running"
+          for _, task in ipairs(tasks) do
+            assert.is_true(task:wait { timeout = 20 })
+          end
+        end)
+        assert.equal("ok", (reach(box, "tcp", GOOD, 7)))
+        assert.equal("reset", (reach(box, "tcp", OTHER, 7)))
+      end)
+    end)
+
     it("is made anew by a new supervisor, with the policy of last", function()
       local root = helper.dir()
       with_box("allow", function(box)

@@ -436,7 +436,10 @@ static int carry_out(struct sb_box *b, struct sb_failure *f)
     if (b->net.control.fd >= 0) {
         if (tell(b, &p, f) == 0)
             return 0;
-        forget_relay(b); /* closed, rather than as it was */
+        lost(b); /* closed, rather than as it was */
+        if (opens)
+            return 0; /* the next one answers */
+        b->net.retry_ms = 0;
     } else if (opens) {
         return start_relay(b, &p, f);
     }

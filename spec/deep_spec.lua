@@ -88,35 +88,11 @@ print(i, open("last").read(), os.stat("last").st_ino == first)
     end
   end)
 
-  -- A process of the supervisor's that does some work for it.
-  local function worker()
-    local supervisor = inside.supervisor(helper.root())
-    for pid, stat in pairs(helper.proc.all()) do
-      if stat.parent == supervisor and helper.proc.cmdline(pid)[1] == helper.proc.cmdline(supervisor)[1] then
-        return pid
-      end
-    end
-  end
-
-  local function quiet()
-    return helper.sh("ls -A %s", helper.quote(helper.root() .. "/v1/trash")) == "" and not worker()
-  end
-
-  -- The task that takes a snapshot in `fn`, and the process that copies for it, which is stopped.
-  local function stopped(scope, fn)
-    assert.is_truthy(helper.eventually(quiet, 20))
-    local task = scope:spawn(fn)
-    sandbar.sleep(0)
-    local job = assert(helper.eventually(worker))
-    helper.sh("kill -STOP %d", job)
-    return task, job
-  end
-
   it("was copied on when its sandbox had been destroyed, and the next one of that id was taken for it", function()
     local box = create { id = "again" }
     run(box, "for i in range(5000): open('f%d' % i, 'w').close()")
     sandbar.scope(function(scope)
-      local snapshot, job = stopped(scope, function()
+      local snapshot, job = inside.copying(scope, function()
         return select(2, box:snapshot("lost", { timeout = 20 }))
       end)
       sandbar.assert(box:destroy())
@@ -142,7 +118,7 @@ print(i, open("last").read(), os.stat("last").st_ino == first)
     run(box, "for i in range(5000): open('f%d' % i, 'w').close()")
     sandbar.assert(box:pause())
     sandbar.scope(function(scope)
-      local snapshot, job = stopped(scope, function()
+      local snapshot, job = inside.copying(scope, function()
         return sandbar.assert(box:snapshot("torn", { timeout = 60 }))
       end)
       helper.sh("kill -9 %d", pid1)

@@ -1,4 +1,6 @@
+local faults = require "spec.support.faults"
 local helper = require "spec.helper"
+local inside = require "spec.support.inside"
 
 local core = require "sandbar.core"
 local sandbar = require "sandbar"
@@ -149,6 +151,31 @@ describe("a sandbox's lifetime", function()
     assert.equal("disk", sandbar.assert(box:pause()))
     assert.equal("InvalidArgument", select(2, box:pause { keep = "all" }).kind)
     sandbar.assert(box:destroy())
+    sandbar.assert(box:destroy())
+    box:close()
+  end)
+
+  it("that a resume asked for while a snapshot was taken did not begin", function()
+    local box = sandbar.assert(sandboxes:create { lifetime = 100 })
+    sandbar.assert(box:exec("seq 5000 | xargs touch"))
+    sandbar.scope(function(scope)
+      local snapshot, job = inside.copying(scope, function()
+        return sandbar.assert(box:snapshot("meanwhile", { timeout = 60 }))
+      end)
+      local resume = scope:spawn(function() return sandbar.assert(box:resume { lifetime = 7200, timeout = 60 }) end)
+      sandbar.sleep(0)
+      sandbar.assert(box:info()) -- which is asked after the resume was
+      helper.sh("kill -CONT %d", job)
+      assert.equal("meanwhile", snapshot:wait())
+      assert.is_truthy(resume:wait())
+    end)
+    advance(101)
+    assert.equal("running", state_of(box.id))
+    faults.kill(faults.supervisor()) -- the next one knows it from the record
+    assert.equal("running", state_of(box.id))
+    advance(7200)
+    becomes(box.id, "paused")
+    sandbar.assert(sandboxes.snapshots:delete("meanwhile"))
     sandbar.assert(box:destroy())
     box:close()
   end)

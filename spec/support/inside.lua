@@ -49,6 +49,30 @@ function inside.pid1(word)
   end
 end
 
+-- A process of the supervisor's that does some work for it, or nil.
+local function worker()
+  local supervisor = inside.supervisor(helper.root())
+  for pid, stat in pairs(helper.proc.all()) do
+    if stat.parent == supervisor and helper.proc.cmdline(pid)[1] == helper.proc.cmdline(supervisor)[1] then
+      return pid
+    end
+  end
+end
+
+local function quiet()
+  return helper.sh("ls -A %s", helper.quote(helper.root() .. "/v1/trash")) == "" and not worker()
+end
+
+-- The task that takes a snapshot in `fn`, and the process that copies for it, which is stopped.
+function inside.copying(scope, fn)
+  assert(helper.eventually(quiet, 20))
+  local task = scope:spawn(fn)
+  sandbar.sleep(0)
+  local job = assert(helper.eventually(worker))
+  helper.sh("kill -STOP %d", job)
+  return task, job
+end
+
 -- The argument vectors of all processes, one a line, without the ones that do the looking.
 function inside.commands(box)
   local r = sandbar.assert(box:exec("for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$f; echo; done 2>/dev/null", {

@@ -67,6 +67,7 @@ struct sb_box {
     bool dying;    /* SIGKILL was sent */
     bool hung_up;  /* its end of the control channel was closed before that */
     bool expired;  /* it is being paused because its lifetime has ended */
+    bool renewed;  /* a resume gave it another lifetime, which begins when it goes on */
     bool copied;   /* it stands for a snapshot, or soon will: nothing moves until that is taken */
     bool
         freeze_asked; /* to be frozen as soon as pid 1 has greeted this supervisor, or been set up */
@@ -142,8 +143,9 @@ void sb_life_sync(struct sb_box *b);
 void sb_life_paused(struct sb_box *b); /* it is: answers whoever waits, or resumes for him */
 /* A pause with memory came to nothing. One whose lifetime has ended is then paused without. */
 void sb_life_not_paused(struct sb_box *b, const struct sb_failure *f);
-void sb_life_remove(struct sb_box *b); /* no pid 1: to the trash, at once */
-void sb_life_ended(struct sb_box *b);  /* pid 1 is gone */
+void sb_life_went_on(struct sb_box *b); /* it stood for a moment: answers whoever waits */
+void sb_life_remove(struct sb_box *b);  /* no pid 1: to the trash, at once */
+void sb_life_ended(struct sb_box *b);   /* pid 1 is gone */
 void sb_life_watch_owner(struct sb_box *b, int pidfd);
 void sb_life_begin(struct sb_box *b); /* its lifetime, from now on; not written */
 /* What is left of the time that it may run; INT64_MAX: no limit. */
@@ -151,7 +153,7 @@ int64_t sb_life_wall_left(const struct sb_box *b);
 bool sb_life_over(const struct sb_box *b,
                   struct sb_failure *f); /* nothing: it may not be resumed */
 void sb_life_stands(struct sb_box *b);   /* it runs no more: its time is counted; not written */
-/* -1: the record could not be written, and nothing has changed. */
+/* In its record, and for its pid 1. -1: the record could not be written, and nothing has changed. */
 int sb_life_set(struct sb_box *b, int64_t lifetime_ms, struct sb_failure *f);
 
 #endif

@@ -162,7 +162,7 @@ void sb_freeze_copied(struct sb_box *b)
         sb_box_settle_type(b, SB_S_PAUSE, &f);
     }
     if (ran)
-        sb_box_settle(b, NULL);
+        sb_life_went_on(b);
     else
         sb_life_paused(b);
 }

@@ -35,6 +35,7 @@ void sb_life_begin(struct sb_box *b)
 {
     struct sb_record *r = &b->rec;
     int64_t life = r->lifetime_ms > 0 ? r->lifetime_ms : INT64_MAX;
+    b->renewed = false;
     sb_box_stir(b);
     if (r->limit_wall_ms != 0 && r->run_at_ms == 0)
         r->run_at_ms = sb_now_ms();
@@ -77,8 +78,10 @@ int sb_life_set(struct sb_box *b, int64_t lifetime_ms, struct sb_failure *f)
     const int64_t before[3] = {b->rec.lifetime_ms, b->rec.deadline_ms, b->rec.ends_ms};
     b->rec.lifetime_ms = lifetime_ms;
     sb_life_begin(b);
-    if (sb_box_save(b) == 0)
+    if (sb_box_save(b) == 0) {
+        sb_guest_tell_life(b);
         return 0;
+    }
     sb_failed_errno(f, "record", "cannot write the record");
     b->rec.lifetime_ms = before[0];
     b->rec.deadline_ms = before[1];
@@ -186,8 +189,16 @@ void sb_life_not_paused(struct sb_box *b, const struct sb_failure *f)
         stop(b);
         sb_box_save(b);
     } else {
-        sb_box_settle(b, NULL);
+        sb_life_went_on(b);
     }
+}
+
+void sb_life_went_on(struct sb_box *b)
+{
+    struct sb_failure f;
+    if (b->renewed && sb_life_set(b, b->rec.lifetime_ms, &f) < 0)
+        sb_box_settle_type(b, SB_S_RESUME, &f);
+    sb_box_settle(b, NULL);
 }
 
 static void paused(struct sb_box *b)

@@ -240,15 +240,6 @@ static int destroy(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fai
     return 0;
 }
 
-/* Of a running sandbox: in its record, and for its pid 1. */
-static int change_life(struct sb_box *b, uint64_t ms, struct sb_failure *f)
-{
-    if (sb_life_set(b, (int64_t)ms, f) < 0)
-        return -1;
-    sb_guest_tell_life(b);
-    return 0;
-}
-
 static int lifetime(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
     struct sb_box *b = named(in, f);
@@ -261,7 +252,7 @@ static int lifetime(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fa
         return sb_failed(f, "NotRunning", 0, "lifetime", "sandbox %s is not running", b->rec.id);
     bool enough = b->rec.deadline_ms == 0 || b->rec.deadline_ms >= sb_now_ms() + (int64_t)ms;
     bool extend = sb_read_u64(&in->fields, SB_F_EXTEND, 0) != 0;
-    if (!(extend && enough) && change_life(b, ms, f) < 0)
+    if (!(extend && enough) && sb_life_set(b, (int64_t)ms, f) < 0)
         return -1;
     struct sb_packer p;
     sb_conn_begin(&p, SB_REPLY, in->head.req);
@@ -327,11 +318,13 @@ static int resume(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
     case SB_BOX_FREEZING:
         if (wait_for(b, c, in, f) < 0)
             return -1;
-        if (ms != UINT64_MAX)
+        if (ms != UINT64_MAX) {
             b->rec.lifetime_ms = (int64_t)ms;
+            b->renewed = true;
+        }
         return 0;
     case SB_BOX_RUNNING:
-        if (ms != UINT64_MAX && change_life(b, ms, f) < 0)
+        if (ms != UINT64_MAX && sb_life_set(b, (int64_t)ms, f) < 0)
             return -1;
         send_record(c, in->head.req, b, true);
         return 0;

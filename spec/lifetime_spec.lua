@@ -3,6 +3,7 @@ local helper = require "spec.helper"
 local inside = require "spec.support.inside"
 
 local core = require "sandbar.core"
+local lfs = require "lfs"
 local sandbar = require "sandbar"
 
 describe("a sandbox's lifetime", function()
@@ -178,6 +179,41 @@ describe("a sandbox's lifetime", function()
     sandbar.assert(sandboxes.snapshots:delete("meanwhile"))
     sandbar.assert(box:destroy())
     box:close()
+  end)
+
+  -- Its pid 1, which does not answer the next supervisor yet.
+  local function unanswered(box, word)
+    local p = sandbar.assert(box:start { "sleep", helper.mark(word) })
+    local pid1 = assert(helper.eventually(function() return inside.pid1(helper.mark(word)) end))
+    p:close()
+    helper.sh("kill -STOP %d", pid1)
+    faults.kill(faults.supervisor())
+    assert.equal("running", state_of(box.id))
+    return pid1
+  end
+
+  it("was forgotten when it ended before a new supervisor could take the snapshot it had been asked for", function()
+    for i, expires_first in ipairs { false, true } do
+      local box = sandbar.assert(sandboxes:create { lifetime = 100, on_expiry = "pause" })
+      local pid1 = unanswered(box, 6120 + i)
+      sandbar.scope(function(scope)
+        if expires_first then
+          advance(101)
+        end
+        local snapshot = scope:spawn(function() return sandbar.assert(box:snapshot("before", { timeout = 20 })) end)
+        sandbar.sleep(0)
+        assert.is_truthy(helper.eventually(function() return lfs.attributes(helper.root() .. "/v1/n/before") end))
+        advance(101)
+        helper.sh("kill -CONT %d", pid1)
+        assert.equal("before", snapshot:wait())
+      end)
+      becomes(box.id, "paused")
+      local info = sandbar.assert(box:info())
+      assert.same({ "memory", "lifetime" }, { info.kept, info.cause.reason })
+      sandbar.assert(sandboxes.snapshots:delete("before"))
+      sandbar.assert(box:destroy())
+      box:close()
+    end
   end)
 
   it("means what it says for odd numbers (B36)", function()

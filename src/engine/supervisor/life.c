@@ -377,7 +377,6 @@ static void expire(struct sb_box *b)
     bool wall = sb_life_wall_left(b) == 0;
     sb_record_cause(&b->rec, wall ? "wall_time" : "lifetime",
                     wall ? "it has run for all of its limits.wall_time" : "its lifetime ended");
-    b->rec.deadline_ms = 0;
     struct sb_failure f;
     if (b->rec.on_expiry == SB_EXPIRY_DESTROY) {
         sb_life_destroy(b);
@@ -406,23 +405,30 @@ static void patience_ended(struct sb_box *b)
     sb_box_settle(b, &f);
 }
 
+/* By its deadline. One that is to be frozen then waits until it can be: if it stands for a snapshot first, it goes on
+ * after that, and ends then. */
+static bool ends(const struct sb_box *b)
+{
+    const bool later =
+        b->rec.on_expiry == SB_EXPIRY_PAUSE && b->guest.fd >= 0 && b->step_due_ms != 0;
+    return b->proc.fd >= 0 && b->rec.state == SB_BOX_RUNNING && b->rec.deadline_ms != 0 &&
+           !b->dying && !later;
+}
+
 static void tick_box(struct sb_box *b, void *arg)
 {
     struct tick *t = arg;
     bool live = b->proc.fd >= 0;
     if (live && b->step_due_ms != 0 && b->step_due_ms <= t->now)
         patience_ended(b);
-    int64_t end = b->rec.deadline_ms - sup.clock_offset_ms;
+    int64_t end = ends(b) ? b->rec.deadline_ms - sup.clock_offset_ms : INT64_MAX;
     t->answering = t->answering || (live && b->fresh && b->rec.state == SB_BOX_RUNNING);
-    if (live && b->rec.state == SB_BOX_RUNNING && b->rec.deadline_ms != 0 && end <= t->now &&
-        !b->dying) {
+    if (end <= t->now) {
         expire(b);
         t->needed = true;
         t->due = t->now; /* the box may be gone: look again at once */
         return;
     }
-    if (!live || b->rec.state != SB_BOX_RUNNING || b->rec.deadline_ms == 0)
-        end = INT64_MAX;
     if (live && b->net.retry_ms != 0) {
         if (b->net.retry_ms <= t->now)
             sb_network_again(b);

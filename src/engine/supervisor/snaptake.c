@@ -448,7 +448,7 @@ static int begin(struct sb_snapone *s, struct sb_box *b, const char *subtree, st
         return b->copied ? 0 : -1;
     }
     s->waiting = true;
-    if (b->rec.state != SB_BOX_RUNNING)
+    if (b->rec.state != SB_BOX_RUNNING || b->freeze_asked)
         return sb_failed(f, "Busy", 0, "snapshot", "sandbox %s is starting or being paused",
                          b->rec.id);
     if (sb_freeze_begin(b, f) < 0)

@@ -367,15 +367,30 @@ local function look(before, final)
   return found
 end
 
+-- Waits until the supervisor of the file's state root has left, which holds this lock as long as it lives: a look at
+-- every process and what it has open, again and again, would cost more than what is waited for.
+local function supervisor_left(seconds)
+  local lock = state_root and state_root .. "/v1/life.lock"
+  if lock and lfs.attributes(lock) then
+    helper.shell(("flock --shared --timeout %g %s true"):format(seconds, helper.quote(lock)))
+  end
+end
+
 --- Nothing is left over within `seconds` (releases run behind the program's back): true, or nil and a list
 --- in one string. `final` also wants the state root empty of sandboxes and the supervisor gone.
 function helper.leftovers(before, final, seconds)
   local found
+  seconds = seconds or 5
+  if final then
+    collectgarbage()
+    collectgarbage()
+    seconds = seconds - helper.timed(supervisor_left, seconds)
+  end
   local clean = helper.eventually(function()
     collectgarbage()
     found = look(before, final)
     return #found == 0
-  end, seconds or 5)
+  end, seconds)
   if clean then
     return true
   end

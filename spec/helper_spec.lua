@@ -1,4 +1,5 @@
 local helper = require "spec.helper"
+local inside = require "spec.support.inside"
 
 describe("spec.helper", function()
   helper.guard()
@@ -42,6 +43,24 @@ describe("spec.helper", function()
     assert.matches("/etc/hostname", found)
     f:close()
     assert.is_true(helper.leftovers(before, false, 0))
+  end)
+
+  it("looked at every process, again and again, until a supervisor had left", function()
+    local v1 = helper.root() .. "/v1"
+    helper.sh("mkdir %s && touch %s/life.lock", helper.quote(v1), helper.quote(v1))
+    local holder = assert(io.popen(("unset LD_PRELOAD; exec flock %s/life.lock cat"):format(helper.quote(v1)), "w"))
+    assert.is_truthy(helper.eventually(function() return inside.supervisor(helper.root()) end))
+    local looks, of_dir = 0, helper.proc.of_dir
+    helper.proc.of_dir = function(dir)
+      looks = looks + 1
+      return of_dir(dir)
+    end
+    local clean, found = helper.leftovers(helper.snapshot(), true, 0.2)
+    helper.proc.of_dir = of_dir
+    holder:close()
+    assert.is_nil(clean)
+    assert.matches("flock", found)
+    assert.equal(1, looks)
   end)
 
   it("sees a process that has something of a directory open", function()

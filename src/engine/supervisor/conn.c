@@ -138,6 +138,13 @@ void sb_conn_fail(struct sb_conn *c, uint32_t req, const struct sb_failure *f)
     sb_conn_send(c, &p, NULL, 0);
 }
 
+void sb_conn_done(struct sb_conn *c, uint32_t req)
+{
+    struct sb_packer p;
+    sb_conn_begin(&p, SB_REPLY, req);
+    sb_conn_send(c, &p, NULL, 0);
+}
+
 static void flush(struct sb_conn *c)
 {
     while (c->first != NULL) {

@@ -39,6 +39,7 @@ void sb_conn_drop(struct sb_conn *c);
 /* Answers. Descriptors stay the caller's. A peer that does not read is dropped at a bound. */
 void sb_conn_send(struct sb_conn *c, const struct sb_packer *p, const int *fds, int nfd);
 void sb_conn_fail(struct sb_conn *c, uint32_t req, const struct sb_failure *f);
+void sb_conn_done(struct sb_conn *c, uint32_t req); /* and there is no more to say */
 /* Packs the head of an answer into the one shared answer buffer. */
 void sb_conn_begin(struct sb_packer *p, uint16_t type, uint32_t req);
 

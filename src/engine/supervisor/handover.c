@@ -19,7 +19,6 @@ static int64_t due_ms = INT64_MAX;
 
 int sb_handover_ask(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
-    struct sb_packer p;
     if (sb_read_u64(&in->fields, SB_F_RELEASE, 0) <= SB_RELEASE)
         return sb_failed(f, "Unsupported", 0, "hand-over", "this supervisor is not the older one");
     /* The newer one would not serve them. */
@@ -32,8 +31,7 @@ int sb_handover_ask(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fa
         unlinkat(sup.v1, "sock", 0); /* who comes from now on waits for the next one */
         sb_conn_deafen();
     }
-    sb_conn_begin(&p, SB_REPLY, in->head.req);
-    sb_conn_send(c, &p, NULL, 0);
+    sb_conn_done(c, in->head.req);
     return 0;
 }
 

@@ -118,10 +118,7 @@ static void answer_series(const struct sb_metrics *m, struct sb_conn *c, uint32_
         pack(&p, s);
         sb_conn_send(c, &p, NULL, 0);
     }
-    if (c->src.fd < 0)
-        return;
-    sb_conn_begin(&p, SB_REPLY, req);
-    sb_conn_send(c, &p, NULL, 0);
+    sb_conn_done(c, req);
 }
 
 /* One at a time: an answer may end a connection, and with it others that wait. */

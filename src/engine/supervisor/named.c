@@ -175,15 +175,12 @@ static void prune_steps(struct named *t)
 
 static void answer(struct named *t, const struct sb_failure *f)
 {
-    struct sb_packer p;
     if (t->asker == NULL)
         return;
-    if (f != NULL) {
+    if (f != NULL)
         sb_conn_fail(t->asker, t->req, f);
-    } else {
-        sb_conn_begin(&p, SB_REPLY, t->req);
-        sb_conn_send(t->asker, &p, NULL, 0);
-    }
+    else
+        sb_conn_done(t->asker, t->req);
     t->asker = NULL;
 }
 
@@ -428,9 +425,7 @@ int sb_named_delete(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fa
     if (sb_trash_put(sup.named, name) < 0)
         return sb_failed_errno(f, "template", "cannot remove the template");
     prune_steps(t);
-    struct sb_packer p;
-    sb_conn_begin(&p, SB_REPLY, in->head.req);
-    sb_conn_send(c, &p, NULL, 0);
+    sb_conn_done(c, in->head.req);
     return 0;
 }
 

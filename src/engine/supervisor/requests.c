@@ -25,13 +25,6 @@
 #include "sockets.h"
 #include "spare.h"
 
-static void done(struct sb_conn *c, uint32_t req)
-{
-    struct sb_packer p;
-    sb_conn_begin(&p, SB_REPLY, req);
-    sb_conn_send(c, &p, NULL, 0);
-}
-
 /* A record and, when it runs and that was asked for, a connection to its pid 1; -1: which it could not get. */
 static int send_record(struct sb_conn *c, uint32_t req, struct sb_box *b, bool connect)
 {
@@ -83,7 +76,7 @@ void sb_request_done(struct sb_box *b, const struct sb_waiter *w)
         sb_conn_send(w->conn, &p, NULL, 0);
         break;
     default:
-        done(w->conn, w->req);
+        sb_conn_done(w->conn, w->req);
     }
 }
 
@@ -228,7 +221,7 @@ static int destroy(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fai
     /* What was made with this token is gone when another has its id. */
     if (b == NULL || (b->rec.token_len != 0 && sb_read_find(&in->fields, SB_F_TOKEN, &token) &&
                       !same_token(b, &token))) {
-        done(c, in->head.req);
+        sb_conn_done(c, in->head.req);
         return 0;
     }
     if (b->rec.newer)
@@ -400,7 +393,7 @@ static int expose(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
     }
     if (sb_box_save(b) < 0)
         return sb_failed_errno(f, "record", "cannot write the record");
-    done(c, in->head.req);
+    sb_conn_done(c, in->head.req);
     return 0;
 }
 
@@ -440,7 +433,7 @@ static int keep(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failur
     sb_loop_drop(&b->owner);
     if (b->rec.state == SB_BOX_RUNNING && !b->dying)
         sb_guest_tell_life(b);
-    done(c, in->head.req);
+    sb_conn_done(c, in->head.req);
     return 0;
 }
 
@@ -458,7 +451,7 @@ static int advance(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fai
                      (long long)sup.grace_ms);
     if (sb_write_at(sup.v1, "test-clock", text, (size_t)n, 0600) < 0)
         return sb_failed_errno(f, "test clock", "cannot write");
-    done(c, in->head.req);
+    sb_conn_done(c, in->head.req);
     return 0;
 }
 

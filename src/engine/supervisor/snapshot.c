@@ -170,8 +170,7 @@ int sb_snapshot_list(struct sb_conn *c, const struct sb_wire_in *in, struct sb_f
         sb_conn_send(c, &p, NULL, 0);
     }
     free(list);
-    sb_conn_begin(&p, SB_REPLY, in->head.req);
-    sb_conn_send(c, &p, NULL, 0);
+    sb_conn_done(c, in->head.req);
     return 0;
 }
 
@@ -199,9 +198,7 @@ int sb_snapshot_delete(struct sb_conn *c, const struct sb_wire_in *in, struct sb
         sb_snapone_give_up(s);
     else
         sb_snapone_drop(s);
-    struct sb_packer p;
-    sb_conn_begin(&p, SB_REPLY, in->head.req);
-    sb_conn_send(c, &p, NULL, 0);
+    sb_conn_done(c, in->head.req);
     return 0;
 }
 

@@ -587,15 +587,13 @@ int sb_snapshot_take(struct sb_conn *c, const struct sb_wire_in *in, struct sb_b
 int sb_snapshot_give_up(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
     char name[SB_ID_MAX + 1];
-    struct sb_packer p;
     if (sb_snapone_name(in, name, f) < 0)
         return -1;
     struct sb_snapone *s = sb_snapone_find(name);
     /* Others may wait for a step of a build. */
     if (s != NULL && s->asker == c && s->rec.id[0] != '=')
         sb_snapone_give_up(s);
-    sb_conn_begin(&p, SB_REPLY, in->head.req);
-    sb_conn_send(c, &p, NULL, 0);
+    sb_conn_done(c, in->head.req);
     return 0;
 }
 

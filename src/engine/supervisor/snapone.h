@@ -5,6 +5,7 @@
 #include "loop.h"
 #include "record.h"
 
+struct sb_box;
 struct sb_conn;
 struct sb_sync;
 struct sb_wire_in;
@@ -35,6 +36,8 @@ struct sb_snapone {
 extern struct sb_snapone *sb_snapones;
 
 struct sb_snapone *sb_snapone_find(const char *name);
+/* What copies have from the box: the same template, layers, settings; neither its life nor its labels. */
+int sb_snapone_describe(struct sb_snapone *s, const struct sb_box *b, struct sb_failure *f);
 /* Whatever there is of it; layers that nobody else names go, too. */
 void sb_snapone_drop(struct sb_snapone *s);
 /* Nobody wants it any more: its name is free, what is under way for it ends, and then it is dropped. */

@@ -70,6 +70,48 @@ void sb_snapone_drop(struct sb_snapone *s)
     sb_snapshot_prune();
 }
 
+int sb_snapone_describe(struct sb_snapone *s, const struct sb_box *b, struct sb_failure *f)
+{
+    const struct sb_record *from = &b->rec;
+    struct sb_record *r = &s->rec;
+    const struct {
+        const char *from;
+        char **to;
+    } text[] = {{from->template, &r->template}, {from->base, &r->base},
+                {from->rootfs, &r->rootfs},     {from->user, &r->user},
+                {from->cwd, &r->cwd},           {from->hostname, &r->hostname}};
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        if (text[i].from != NULL && (*text[i].to = strdup(text[i].from)) == NULL)
+            return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
+    if (sb_list_copy(&r->layers, &from->layers) < 0)
+        return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
+    r->state = SB_BOX_PAUSED;
+    r->created_ms = sb_wall_ms();
+    r->allow_setuid = from->allow_setuid;
+    r->limit_processes = from->limit_processes;
+    r->limit_files = from->limit_files;
+    r->limit_commands = from->limit_commands;
+    r->limit_output = from->limit_output;
+    r->limit_env = from->limit_env;
+    r->limit_disk = from->limit_disk;
+    r->limit_memory = from->limit_memory;
+    r->limit_cpu = from->limit_cpu;
+    r->limit_started = from->limit_started;
+    r->limit_wall_ms = from->limit_wall_ms;
+    r->range = -1;
+    r->mode = from->mode;
+    r->sub_uid = from->sub_uid;
+    r->sub_gid = from->sub_gid;
+    r->sub_count = from->sub_count;
+    size_t n = 0;
+    sb_autofd int dir = sb_box_dir(b);
+    s->env.data = dir < 0 ? NULL : sb_read_at(dir, "env", SB_ENV_MAX, &n);
+    s->env.len = s->env.data != NULL ? n : 0;
+    if (dir < 0 || (s->env.data == NULL && errno != ENOENT))
+        return sb_failed_errno(f, "env", "cannot read");
+    return 0;
+}
+
 void sb_snapone_give_up(struct sb_snapone *s)
 {
     s->unwanted = true;

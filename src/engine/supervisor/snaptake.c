@@ -375,49 +375,6 @@ void sb_snapshot_box_gone(const struct sb_box *b)
     }
 }
 
-/* What the copies have from it: the same template, layers, settings; neither its life nor its labels. */
-static int describe(struct sb_snapone *s, const struct sb_box *b, struct sb_failure *f)
-{
-    const struct sb_record *from = &b->rec;
-    struct sb_record *r = &s->rec;
-    const struct {
-        const char *from;
-        char **to;
-    } text[] = {{from->template, &r->template}, {from->base, &r->base},
-                {from->rootfs, &r->rootfs},     {from->user, &r->user},
-                {from->cwd, &r->cwd},           {from->hostname, &r->hostname}};
-    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
-        if (text[i].from != NULL && (*text[i].to = strdup(text[i].from)) == NULL)
-            return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
-    if (sb_list_copy(&r->layers, &from->layers) < 0)
-        return sb_failed(f, NULL, ENOMEM, "snapshot", "memory");
-    r->state = SB_BOX_PAUSED;
-    r->created_ms = sb_wall_ms();
-    r->allow_setuid = from->allow_setuid;
-    r->limit_processes = from->limit_processes;
-    r->limit_files = from->limit_files;
-    r->limit_commands = from->limit_commands;
-    r->limit_output = from->limit_output;
-    r->limit_env = from->limit_env;
-    r->limit_disk = from->limit_disk;
-    r->limit_memory = from->limit_memory;
-    r->limit_cpu = from->limit_cpu;
-    r->limit_started = from->limit_started;
-    r->limit_wall_ms = from->limit_wall_ms;
-    r->range = -1;
-    r->mode = from->mode;
-    r->sub_uid = from->sub_uid;
-    r->sub_gid = from->sub_gid;
-    r->sub_count = from->sub_count;
-    size_t n = 0;
-    sb_autofd int dir = sb_box_dir(b);
-    s->env.data = dir < 0 ? NULL : sb_read_at(dir, "env", SB_ENV_MAX, &n);
-    s->env.len = s->env.data != NULL ? n : 0;
-    if (dir < 0 || (s->env.data == NULL && errno != ENOENT))
-        return sb_failed_errno(f, "env", "cannot read");
-    return 0;
-}
-
 static size_t count(const struct sb_list *l)
 {
     size_t n = 0;
@@ -464,14 +421,13 @@ static void next(const char *box)
     while ((s = queued_for(box)) != NULL) {
         struct sb_failure f;
         struct sb_box *b = sb_box_find(box);
-        int rc = 0;
         s->queued = false;
         s->box[0] = '\0';
         if (s->unwanted)
-            rc = gave_up(&f);
+            gave_up(&f);
         else if (b == NULL || b->dying || b->goal == SB_GOAL_DESTROY)
-            rc = sb_failed(&f, "NotRunning", 0, "snapshot", "sandbox %s is ending", box);
-        if (rc == 0 && describe(s, b, &f) == 0 && begin(s, b, NULL, &f) == 0)
+            sb_failed(&f, "NotRunning", 0, "snapshot", "sandbox %s is ending", box);
+        else if (sb_snapone_describe(s, b, &f) == 0 && begin(s, b, NULL, &f) == 0)
             return;
         failed(s, &f);
     }
@@ -577,7 +533,7 @@ int sb_snapshot_take(struct sb_conn *c, const struct sb_wire_in *in, struct sb_b
         snprintf(s->box, sizeof s->box, "%s", b->rec.id);
         return 0;
     }
-    if (rc == 0 && describe(s, b, f) == 0 && begin(s, b, subtree, f) == 0)
+    if (rc == 0 && sb_snapone_describe(s, b, f) == 0 && begin(s, b, subtree, f) == 0)
         return 0;
     s->asker = NULL;
     sb_snapone_drop(s);

@@ -151,6 +151,30 @@ describe("the control plane of sandbar serve", function()
     assert.equal(404, (client.ask("GET", "/templates/told", nil, { ["x-api-key"] = server.other_key })))
   end)
 
+  it("failed of itself where a number was none", function()
+    local id, build_id = build({ name = "numbers" }, {})
+    for _, path in ipairs { "status?logsOffset=", "status?limit=", "logs?cursor=", "logs?limit=" } do
+      for _, wrong in ipairs { "-5", "0.5", "1e-5", "9223372036854775807", "x", "" } do
+        local at = ("/templates/%s/builds/%s/%s%s"):format(id, build_id, path, wrong)
+        assert.equal(400, (client.ask("GET", at)), at)
+      end
+    end
+  end)
+
+  it("took for a sandbox, for an error of its own or for a limit of the caller's what was wrong in the request", function()
+    local large = ("x"):rep(300000)
+    for _, wrong in ipairs {
+      '"iam":{"tokens":"x"}', '"iam":{"tokens":3}', '"iam":{"tokens":[1]}',
+      '"network":{"maskRequestHost":"a\\r\\nb: c"}', '"network":{"maskRequestHost":""}',
+      ('"metadata":{"a":"%s"}'):format(large), ('"envVars":{"a":"%s"}'):format(large),
+    } do
+      local status, text = client.ask("POST", "/v2/sandboxes", '{"templateID":"base",' .. wrong .. "}")
+      assert.equal(400, status, wrong:sub(1, 80) .. text)
+    end
+    local id = client.create '{"templateID":"base","iam":{"tokens":null},"network":{"maskRequestHost":"a.b:${PORT}"}}'
+    client.get(204, "DELETE", "/sandboxes/" .. id)
+  end)
+
   it("shares a template with others only when it was told to", function()
     local id = build({ name = "shared" }, {})
     local other = { ["x-api-key"] = server.other_key }

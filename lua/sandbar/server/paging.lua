@@ -1,11 +1,23 @@
--- Pages of a list that is in memory: `limit` of the query, and where the next page begins as its token.
+-- Pages of a list that is in memory: `limit` of the query, and where the next page begins as its token. And what other
+-- calls are asked in numbers.
 
 local encode = require "sandbar.server.encode"
 local reply = require "sandbar.server.reply"
 
 local MOST = 100
+local MOST_EXACT = 2 ^ 53 -- of whole numbers
 
 local paging = {}
+
+--- The whole number of a query's parameter, `default` where it has none; nil and a refusal.
+function paging.number(query, name, default)
+  local text = query[name]
+  local value = text == nil and default or text and text:match("^%d+$") and tonumber(text)
+  if not value or text and value > MOST_EXACT then
+    return nil, reply.refusal(400, ("validation error: %s is no number"):format(name))
+  end
+  return value
+end
 
 --- The page of `all` that a query asks for: an array and headers, or nil and a refusal.
 function paging.page(all, query)

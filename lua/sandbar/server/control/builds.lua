@@ -7,6 +7,7 @@ local core = require "sandbar.core"
 local encode = require "sandbar.server.encode"
 local ids = require "sandbar.server.ids"
 local nested = require "sandbar.nested"
+local paging = require "sandbar.server.paging"
 local recipe = require "sandbar.server.control.recipe"
 local reply = require "sandbar.server.reply"
 local size = require "sandbar.server.size"
@@ -285,8 +286,15 @@ local function status(ctx)
   if not build then
     return nil, err
   end
-  local offset = tonumber(ctx.query.logsOffset or "0") or 0
-  local limit = math.min(tonumber(ctx.query.limit or "") or PAGE, PAGE)
+  local offset, limit
+  offset, err = paging.number(ctx.query, "logsOffset", 0)
+  if offset then
+    limit, err = paging.number(ctx.query, "limit", PAGE)
+  end
+  if not limit then
+    return nil, err
+  end
+  limit = math.min(limit, PAGE)
   local least = LEVELS[ctx.query.level or "debug"] or 1
   local entries = encode.array {}
   for i = offset + 1, math.min(offset + limit, #build.entries) do
@@ -301,11 +309,9 @@ local function status(ctx)
 end
 
 -- A page of the log as the query has it, by time from the cursor on.
-local function page(build, query)
+local function page(build, query, cursor, limit)
   local least = LEVELS[query.level or "debug"] or 1
   local backward = query.direction == "backward"
-  local cursor = tonumber(query.cursor or "")
-  local limit = math.min(tonumber(query.limit or "") or PAGE, PAGE)
   local out, count = encode.array {}, #build.entries
   for i = 1, count do
     local n = backward and count - i + 1 or i
@@ -322,10 +328,17 @@ end
 
 local function logs(ctx)
   local build, err = find(ctx, 404)
-  if not build then
+  local limit, cursor
+  if build then
+    limit, err = paging.number(ctx.query, "limit", PAGE)
+  end
+  if limit and ctx.query.cursor then
+    cursor, err = paging.number(ctx.query, "cursor")
+  end
+  if err then
     return nil, err
   end
-  return 200, { logs = page(build, ctx.query) }
+  return 200, { logs = page(build, ctx.query, cursor, math.min(limit, PAGE)) }
 end
 
 --- Those of a template that this server has seen, the last one last.

@@ -1,6 +1,7 @@
 -- Logs of sandboxes, of both generations: what the journal has.
 
 local encode = require "sandbar.server.encode"
+local paging = require "sandbar.server.paging"
 local reply = require "sandbar.server.reply"
 local sandboxes = require "sandbar.server.control.sandboxes"
 local stamp = require "sandbar.server.stamp"
@@ -13,21 +14,8 @@ local logs = {}
 
 local refusal = reply.refusal
 
-local function whole(text)
-  return text and text:match("^%d+$") and tonumber(text) or nil
-end
-
--- The number of a query's parameter, `default` where it has none; nil and a refusal.
-local function number_of(query, name, default)
-  local value = query[name] == nil and default or whole(query[name])
-  if not value then
-    return nil, refusal(400, ("validation error: %s is no number"):format(name))
-  end
-  return value
-end
-
 local function limit_of(query)
-  local limit, err = number_of(query, "limit", MOST)
+  local limit, err = paging.number(query, "limit", MOST)
   if limit and limit > MOST then
     return nil, refusal(400, ("validation error: limit is above %d"):format(MOST))
   end
@@ -54,7 +42,7 @@ local function at(entry)
 end
 
 local function old(ctx)
-  local start, err = number_of(ctx.query, "start", 0)
+  local start, err = paging.number(ctx.query, "start", 0)
   local limit
   if start then
     limit, err = limit_of(ctx.query)
@@ -91,7 +79,7 @@ local function wanted(query)
   end
   local backward = direction == "backward"
   local cursor
-  cursor, err = number_of(query, "cursor", backward and math.huge or 0)
+  cursor, err = paging.number(query, "cursor", backward and math.huge or 0)
   if not cursor then
     return nil, err
   end

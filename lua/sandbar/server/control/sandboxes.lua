@@ -4,6 +4,7 @@
 local body = require "sandbar.server.body"
 local boxes = require "sandbar.server.boxes"
 local described = require "sandbar.server.control.described"
+local errors = require "sandbar.errors"
 local ids = require "sandbar.server.ids"
 local network = require "sandbar.server.network"
 local reply = require "sandbar.server.reply"
@@ -76,7 +77,8 @@ local NETWORK = {
 
 -- What cannot be had here is refused, so that nobody relies on it.
 local function check_offered(given)
-  if given.iam and next(given.iam.tokens or {}) then
+  local tokens = given.iam and given.iam.tokens
+  if tokens and (type(tokens) ~= "table" or next(tokens)) then
     return nil, refusal(400, "iam is not offered by this server")
   elseif given.volumeMounts and given.volumeMounts[1] then
     return nil, refusal(403, "volumes cannot be mounted by this server")
@@ -146,7 +148,9 @@ local function spec_of(ctx, given)
     return nil, err
   end
   given.network = config
-  if config.allowPublicTraffic == false and not ctx.v2 and given.secure ~= true then
+  if config.maskRequestHost and not config.maskRequestHost:find "^[!-~]+$" then
+    return nil, refusal(400, "validation error: network.maskRequestHost is no host")
+  elseif config.allowPublicTraffic == false and not ctx.v2 and given.secure ~= true then
     return nil, refusal(400, "network.allowPublicTraffic: false needs secure: true")
   end
   local found
@@ -171,6 +175,16 @@ local function spec_of(ctx, given)
   }, found
 end
 
+local SIZED = { env = true, labels = true }
+
+-- Too much of what is limited by the machine is 429, too much in the request itself is the request's mistake.
+local function refused(err)
+  if errors.is(err, "LimitExceeded") and SIZED[err.clause or err.step or ""] then
+    return refusal(400, err.message)
+  end
+  return err
+end
+
 local function create(ctx)
   local given, err = body.read(ctx.request, CREATE)
   if not given then
@@ -191,7 +205,7 @@ local function create(ctx)
   local box
   box, err = ctx.server.rules:create(spec, rules.settings(ctx.team, given.network, given.allow_internet_access))
   if not box then
-    return nil, err
+    return nil, refused(err)
   end
   box:close()
   ctx.server.boxes:count(ctx.team)

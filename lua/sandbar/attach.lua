@@ -1,6 +1,7 @@
 -- Attaching to a process by pid, tag or reference: nothing is touched before it is sure to be the one
 -- that is meant.
 
+local check = require "sandbar.check"
 local errors = require "sandbar.errors"
 local link = require "sandbar.link"
 local process = require "sandbar.process"
@@ -11,10 +12,16 @@ local stream = require "sandbar.stream"
 local SPOOL = 5 -- as the engine's mode of an output
 local BEYOND = 140737488355328 -- 2^47: no offset is that large
 
+local TARGET = { tag = "!string" }
+check.advise(TARGET, { pid = "a number is given as it is: attach(pid)" })
+local OPTIONS = { expect = "table", from = "integer|table", timeout = "timeout" }
+local FROM = { stdout = "integer", stderr = "integer" }
+local EXPECT = { sandbox = "string", labels = "table", cwd = "string" }
+
 local attach = {}
 
-local function fail(kind, message)
-  return nil, errors.new { kind = kind, op = "attach", message = message }
+local function fail(kind, message, id)
+  return nil, errors.new { kind = kind, op = "attach", id = id, message = message }
 end
 
 -- Where the reading of both outputs begins, by `from`: a table, or nil and an error.
@@ -147,9 +154,32 @@ local function open_lease(state)
   end
 end
 
+--- The options of attach and its timeout, or nil and an error. Misuse is raised for the caller of who calls this.
+function attach.given(target, opts)
+  if type(target) == "table" then
+    check.options("attach", 1, target, TARGET, 2)
+  else
+    check.arg("attach", 1, target, "integer|string", 2)
+  end
+  opts = check.options("attach", 2, opts, OPTIONS, 2)
+  check.options("attach", 2, opts.expect, EXPECT, 2)
+  if type(opts.from) == "table" then
+    check.options("attach", 2, opts.from, FROM, 2)
+  end
+  check.map("attach", 2, "expect.labels", opts.expect and opts.expect.labels, "string", 2)
+  local timeout, err = check.timeout(opts, "attach")
+  if err then
+    return nil, err
+  end
+  return opts, timeout
+end
+
 -- `opts`: expect = { sandbox, labels, cwd }, from. The output comes to us when nobody else is reading it.
 function attach.attach(to, target, opts, timeout)
   local deadline = link.deadline(timeout)
+  if type(target) == "number" and target < 1 then
+    return fail("InvalidArgument", ("%d is no pid"):format(target), to.id)
+  end
   local from, err = begin_of(opts.from)
   if not from then
     return nil, err

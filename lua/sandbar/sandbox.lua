@@ -76,46 +76,23 @@ function methods:start(cmd, opts)
   return start.run(state._link, cmd, opts)
 end
 
-local TARGET = { tag = "!string" }
-check.advise(TARGET, { pid = "a number is given as it is: attach(pid)" })
-local ATTACH = { expect = "table", from = "integer|table", timeout = "timeout" }
-local FROM = { stdout = "integer", stderr = "integer" }
-local EXPECT = { sandbox = "string", labels = "table", cwd = "string" }
-
 function methods:attach(target, opts)
   local state = state_of(self)
-  if type(target) == "table" then
-    check.options("attach", 1, target, TARGET)
-  else
-    check.arg("attach", 1, target, "integer|string")
+  local given, timeout = attach.given(target, opts)
+  if not given then
+    return nil, timeout
   end
-  opts = check.options("attach", 2, opts, ATTACH)
-  check.options("attach", 2, opts.expect, EXPECT)
-  if type(opts.from) == "table" then
-    check.options("attach", 2, opts.from, FROM)
-  end
-  check.map("attach", 2, "expect.labels", opts.expect and opts.expect.labels, "string")
-  local timeout, err = timeout_of(opts, "attach")
-  if err then
-    return nil, err
-  end
-  if type(target) == "number" and target < 1 then
-    return nil, errors.new {
-      kind = "InvalidArgument", op = "attach", id = state.id, message = ("%d is no pid"):format(target),
-    }
-  end
-  return attach.attach(state._link, target, opts, timeout)
+  return attach.attach(state._link, target, given, timeout)
 end
 
 function methods:processes(opts)
   local state = state_of(self)
   opts = check.options("processes", 1, opts, TIMEOUT)
-  local timeout, err = timeout_of(opts, "processes")
-  if err then
-    return nil, err
+  local timeout, why = timeout_of(opts, "processes")
+  if why then
+    return nil, why
   end
-  local r
-  r, err = state._link:call("request", "processes", timeout, "list", {})
+  local r, err = state._link:call("request", "processes", timeout, "list", {})
   if not r then
     return nil, err
   end

@@ -154,7 +154,7 @@ while True:
     local port = sandbar.assert(box:port(3000))
     sandbar.assert(port:wait { timeout = 20 })
     sandbar.scope(function(scope)
-      local snapshot, job = stopped(scope, function()
+      local snapshot, job = inside.copying(scope, function()
         return sandbar.assert(box:snapshot("meanwhile", { timeout = 60 }))
       end)
       assert.is_true(sandbar.assert(box:set_lifetime(500)))

@@ -89,12 +89,17 @@ describe("installing", function()
   end)
 
   it("of one Lua is not loaded into another without a word of that", function()
-    local r = helper.run_lua('require "sandbar"', {
-      interpreter = helper.interpreter "5.1",
-      env = { LUA_PATH = tree .. "/lua/?.lua;" .. tree .. "/lua/?/init.lua", LUA_CPATH = tree .. "/build/5.4/?.so" },
-    })
+    local lua = helper.interpreter "5.1"
+    local env = { LUA_PATH = tree .. "/lua/?.lua;" .. tree .. "/lua/?/init.lua", LUA_CPATH = tree .. "/build/5.4/?.so" }
+    local r = helper.run_lua('require "sandbar"', { interpreter = lua, env = env })
     assert.equal(1, r.code)
-    assert.matches("core.so was built for another Lua than this: ", r.stderr, 1, true)
+    assert.matches("core.so was built for Lua 5.4, and this is Lua 5.1: ", r.stderr, 1, true)
+    for _, words in ipairs { "--version", "run /dev/null", "template list" } do
+      local out, status = helper.shell(("LUA_PATH=%s LUA_CPATH=%s %s %s/src/main/sandbar.lua %s"):format(q(env.LUA_PATH),
+        q(env.LUA_CPATH), q(lua), q(tree), words))
+      assert.equal(1, status)
+      assert.matches("^sandbar: core.so was built for Lua 5.4, and this is Lua 5.1: ", out)
+    end
   end)
 
   it("with DESTDIR puts everything below it and bakes in the final place", function()

@@ -10,6 +10,9 @@
 #define SB_VERSION "0.1.0"
 #endif
 
+/* What init.lua reads in the file when its Lua cannot load it. */
+__attribute__((used)) static const char built_for[] = "sandbar core.so for " LUA_VERSION;
+
 int sb_lua_push_error(lua_State *L, const struct sb_error *err)
 {
     lua_newtable(L);

@@ -61,13 +61,21 @@ local function quit(code, message)
   os.exit(code, true)
 end
 
+local function library()
+  local ok, sandbar = pcall(require, "sandbar")
+  if not ok then
+    quit(1, sandbar)
+  end
+  return sandbar
+end
+
 local function version()
-  print(("sandbar %s, %s"):format(require("sandbar.core").VERSION, type(jit) == "table" and jit.version or _VERSION))
+  print(("sandbar %s, %s"):format(library().version, type(jit) == "table" and jit.version or _VERSION))
 end
 
 -- Ends the program as chunk(...) does, in the root scope.
 local function guarded(chunk, ...)
-  local sandbar = require "sandbar"
+  local sandbar = library()
   local args, n = { ... }, select("#", ...)
   _G.sandbar = sandbar
   local unpack = table.unpack or unpack
@@ -116,6 +124,7 @@ end
 
 -- What a command with operands does, as a function, or nil and what is wrong with them.
 local function parsed(command, ...)
+  library() -- first of all: it says for which Lua it was built
   if command == "template" then
     return require("sandbar.program").template(...)
   elseif command == "serve" then

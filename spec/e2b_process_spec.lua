@@ -196,6 +196,19 @@ describe("commands in a hosted sandbox", function()
       assert_ended "sleep 7177"
     end)
 
+    it("was not seen to end when it was killed before its output had been read", function()
+      local p = assert(box:start("cat /dev/zero", { stderr = "ignore" }))
+      local q = assert(box:start("cat /dev/zero", { stderr = "ignore", detached = true }))
+      local reading = assert(box:attach(q.pid))
+      assert.equal(4, #p.stdout:read(4))
+      assert(q:close())
+      assert.equal(4, #reading.stdout:read(4))
+      for _, one in ipairs { p, reading } do
+        assert.equal("SIGTERM", assert(one:kill { timeout = 20 }).signal)
+        assert.is_true(#one.stdout:read "a" > 65536) -- it can still be read
+      end
+    end)
+
     it("ends with its scope", function()
       sandbar.scope(function(scope)
         assert(box:start("sleep 7178 & sleep 7178", { scope = scope }))

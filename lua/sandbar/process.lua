@@ -170,6 +170,12 @@ function methods:kill(opts)
   if not r then
     return nil, err
   end
+  if state._link.ends_behind then
+    state._native:killed()
+    if state._lease then
+      state._lease:killed()
+    end
+  end
   local result
   result, err = exited(state, deadline, timeout)
   if result then

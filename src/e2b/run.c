@@ -18,6 +18,7 @@
 
 #define TOLD_MOST 65536u /* kept of what a refusal says */
 #define TAIL_MOST 65536u
+#define KILLED_MOST (64u << 20)
 
 struct waiter {
     struct waiter *next;
@@ -53,6 +54,7 @@ struct sb_run {
     long status; /* HTTP's, of an answer that is no stream */
     struct sb_kept told;
     int started, ended, over; /* the events start and end, the end of the stream */
+    int killed;
     int wait_status;
     char words[64];
 };
@@ -229,6 +231,12 @@ static void on_head(void *arg, long status, const char *type)
         run->status = status;
 }
 
+/* Of one that was killed what it wrote is on its way, and no more is made: its end comes behind it. */
+static size_t beyond(const struct sb_run *run)
+{
+    return run->killed ? KILLED_MOST : 0;
+}
+
 /* Output, in order; the connection is held when the reader does not follow. */
 static int take_output(struct sb_run *run, int at, const struct sb_wire *data)
 {
@@ -242,7 +250,7 @@ static int take_output(struct sb_run *run, int at, const struct sb_wire *data)
         return sb_keep_tail(&run->kept[at], data->at, len, TAIL_MOST);
     if (sb_queue_append(run->queues[at], data->at, len) < 0)
         return -1;
-    if (sb_queue_full(run->queues[at], 0))
+    if (sb_queue_full(run->queues[at], beyond(run)))
         sb_post_hold(run->post);
     return 0;
 }
@@ -342,7 +350,7 @@ static void on_reader(void *arg)
 {
     struct sb_run *run = arg;
     for (int i = 0; i < 2; i++)
-        if (run->queues[i] != NULL && sb_queue_full(run->queues[i], 0))
+        if (run->queues[i] != NULL && sb_queue_full(run->queues[i], beyond(run)))
             return;
     if (run->post != NULL)
         sb_post_go_on(run->post);
@@ -560,13 +568,31 @@ static void on_close(void *arg)
     sb_object_unref(run);
 }
 
-void sb_run_close(struct sb_run *run)
+static void on_killed(void *arg)
+{
+    struct sb_run *run = arg;
+    run->killed = 1;
+    on_reader(run);
+    sb_object_unref(run);
+}
+
+static void tell(struct sb_run *run, void (*fn)(void *arg))
 {
     if (run->object.generation != sb_generation() ||
         atomic_load_explicit(&run->outcome, memory_order_acquire) != NULL)
         return;
-    if (sb_loop_post(on_close, sb_object_ref(run), NULL) < 0)
+    if (sb_loop_post(fn, sb_object_ref(run), NULL) < 0)
         sb_object_unref(run);
+}
+
+void sb_run_close(struct sb_run *run)
+{
+    tell(run, on_close);
+}
+
+void sb_run_killed(struct sb_run *run)
+{
+    tell(run, on_killed);
 }
 
 static void free_queue(struct sb_queue **queue)

@@ -46,6 +46,9 @@ struct sb_op *sb_run_wait(struct sb_run *run, struct sb_mailbox *mailbox);
 const unsigned char *sb_run_exited(const struct sb_run *run, size_t *len);
 /* Its stream has ended or was cut, by others than its reader: nothing tells any more who has its number. */
 int sb_run_lost(const struct sb_run *run);
+/* The command has been killed: what it had written, up to 64 MiB, comes whether it is read or not, since its end comes
+ * behind it. */
+void sb_run_killed(struct sb_run *run);
 void sb_run_close(struct sb_run *run); /* lets go of the stream; idempotent */
 
 #endif

@@ -113,16 +113,24 @@ static int run_close(lua_State *L)
     return 0;
 }
 
+static int run_killed(lua_State *L)
+{
+    sb_run_killed(check(L));
+    return 0;
+}
+
 static void collected(void *run)
 {
     sb_run_close(run);
 }
 
 static const luaL_Reg methods[] = {
-    {"pid", run_pid},   {"stdout", run_stdout}, {"stderr", run_stderr}, {"exited", run_exited},
-    {"wait", run_wait}, {"tail", run_tail},     {"close", run_close},   {NULL, NULL},
+    {"pid", run_pid},       {"stdout", run_stdout}, {"stderr", run_stderr},
+    {"exited", run_exited}, {"wait", run_wait},     {"tail", run_tail},
+    {"close", run_close},   {"killed", run_killed}, {NULL, NULL},
 };
-static const char *const plain[] = {"pid", "stdout", "stderr", "exited", "tail", "close", NULL};
+static const char *const plain[] = {"pid",  "stdout", "stderr", "exited",
+                                    "tail", "close",  "killed", NULL};
 static const struct sb_lua_class class = {&sb_run_type, "sandbar.NativeRun", methods, plain, 4096,
                                           collected};
 

@@ -393,7 +393,7 @@ function link.new(fields)
   for name, fn in pairs(methods) do
     to[name] = fn
   end
-  to.feeds, to.carries = true, true
+  to.feeds, to.carries, to.ends_behind = true, true, true
   -- By the serial of a process: who it is, and of those that were started here what asks them.
   to.known, to.natives = setmetatable({}, { __mode = "v" }), setmetatable({}, { __mode = "v" })
   function to.take(self, r)

@@ -47,6 +47,11 @@ function Process:wait()
   return self._run:wait()
 end
 
+--- What it wrote comes, read or not, since its end comes behind it.
+function Process:killed()
+  self._run:killed()
+end
+
 -- The stream is the handle's own: what is not read any more was closed, and its end may still be waited for.
 function Process:lease_release() -- luacheck: ignore 212
 end
@@ -81,7 +86,7 @@ Watched.__index = Watched
 local function nothing()
 end
 
-Watched.stdout, Watched.stderr, Watched.exited = nothing, nothing, nothing
+Watched.stdout, Watched.stderr, Watched.exited, Watched.killed = nothing, nothing, nothing, nothing
 
 function Watched:stdin()
   self._stdin = self._stdin or input(self._link, self._pid, self._terminal)

@@ -707,6 +707,47 @@ describe("kill -9 of", function()
       end
     end)
 
+    it("the service that started the supervisor, by its control group, ends what is scoped and nothing else", function()
+      helper.need_root()
+      local mount = helper.shell("sed -n 's/^[^ ]* [^ ]* [^ ]* [^ ]* \\([^ ]*\\) .* - cgroup2 .*/\\1/p' /proc/self/mountinfo")
+        :match("%S+")
+      if not mount then
+        helper.skip("there is no cgroup2 mount")
+      end
+      local service = mount .. "/spec-service-" .. helper.proc.self()
+      finally(function()
+        helper.shell("echo 1 >" .. service .. "/cgroup.kill")
+        assert.is_truthy(helper.eventually(function() return lfs.rmdir(service) end), "its group is left")
+      end)
+      helper.sh("mkdir %s", service)
+      with_root(function(root, own)
+        local child = helper.start_lua([[
+          local f = io.open(arg[3] .. "/cgroup.procs", "w")
+          f:write("0")
+          f:close()
+        ]] .. PRELUDE .. [[
+          local kept = sandbar.assert(sandboxes:create { id = "kept" })
+          sandbar.assert(kept:start { "sleep", arg[2] }):detach()
+          sandbar.assert(sandboxes:create_scoped { id = "scoped" })
+          say("up")
+          os.execute("exec sleep 1000")
+        ]], { args = { root, mark(9090), service } })
+        assert.equal("up", child:line())
+        assert.is_true(sandbar.assert(own:capabilities()).survives_service_stop)
+        local pid, pid1 = supervisor(root), pid1_of(mark(9090))
+        helper.sh("echo 1 >%s/cgroup.kill", service)
+        child:wait()
+        assert.is_truthy(helper.eventually(function()
+          return select(2, own:info("scoped")) and true
+        end, 15))
+        assert.equal(pid, supervisor(root))
+        assert.equal(pid1, pid1_of(mark(9090)))
+        local box = sandbar.assert(own:connect("kept"))
+        assert.is_true(sandbar.assert(box:exec("true")).ok)
+        box:close()
+      end)
+    end)
+
     it("groups of a state root that was removed under its killed supervisor go with the next one of any root", function()
       helper.need_root()
       if helper.shell("grep -c ' - cgroup2 ' /proc/self/mountinfo"):match("^0") then

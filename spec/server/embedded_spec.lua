@@ -32,6 +32,24 @@ describe("sandbar.serve", function()
     end)
   end)
 
+  it("took what is no name for its domain: with an empty one it was everybody's whose name ends with a dot", function()
+    for _, wrong in ipairs { "", ".", ".a.test", "a..test", "a.test.", "a b", "https://a.test", "a.test:", "a.test:x" } do
+      assert.matches("domain", fails("InvalidArgument", { root = helper.root(), listen = "127.0.0.1:0", domain = wrong }))
+    end
+    local server = sandbar.assert(sandbar.serve { root = helper.root(), listen = "127.0.0.1:0", domain = "A.test:8443" })
+    server:close()
+    sandbar.assert(server:wait { timeout = 10 })
+  end)
+
+  it("that everybody reaches said an address that nobody does", function()
+    local keys = helper.write_file(helper.scratch() .. "/keys", ("k"):rep(20) .. "\n")
+    local server = sandbar.assert(sandbar.serve { root = helper.root(), listen = "0.0.0.0:0", api_key_file = keys })
+    os.remove(keys)
+    assert.matches("^http://127%.0%.0%.1:%d+$", server.url)
+    server:close()
+    sandbar.assert(server:wait { timeout = 10 })
+  end)
+
   it("serves beside the program, and its sandboxes are the program's own", function()
     local server = sandbar.assert(sandbar.serve { root = helper.root(), listen = "127.0.0.1:0" })
     assert.truthy(server.api_key:match("^e2b_%x+$"))
@@ -74,6 +92,7 @@ describe("sandbar.serve", function()
     local none, err = sandbar.serve { root = other, listen = first.url:match("//(.*)") }
     assert.is_nil(none)
     assert.equal("listen", err.op)
+    assert.matches("port 0 takes a free one", err.message, 1, true)
     sandbar.assert(first:close())
     sandbar.assert(first:wait { timeout = 10 })
     local second = sandbar.assert(sandbar.serve { root = other, listen = "127.0.0.1:0" })

@@ -100,12 +100,15 @@ local function of_text(port, id)
   return { to = "sandbox", id = id, port = tonumber(port) }
 end
 
+local NOT_OURS = "Host not allowed: it is neither an address nor localhost, nor the server's domain (sandbar serve "
+  .. "--domain NAME), nor below one of these"
+
 --- Whom a request is for: { to = "control" }, { to = "sandbox", id, port }, { to = "signed" } (a file link without a
 --- name: its signature tells), or { status, text } of a refusal. `headers:get(name)`; `target` is of router.target.
 function router.place(host, headers, target, domain)
   local name = router.hostname(host)
   if not router.is_ours(name, domain) then
-    return { status = 403, text = "Host not allowed" }
+    return { status = 403, text = NOT_OURS }
   end
   local label = name:match("^([^.]+)%.")
   local port, id = (label or ""):match("^(%d+)%-([^-]*)")

@@ -46,6 +46,17 @@ local function address_of(text)
   return address == "" and "127.0.0.1" or address, tonumber(port)
 end
 
+-- A domain in lower case and its name without a port, or nil and an error. With an empty one every name that ends with
+-- a dot would be ours.
+local function domain_of(text)
+  local domain = text:lower()
+  local name = domain:gsub(":%d+$", "")
+  if not name:find("^%w[%w._-]*$") or name:find("..", 1, true) or name:sub(-1) == "." or #name > 253 then
+    return invalid(("domain: %q is no name, with a port behind it where it has one"):format(text))
+  end
+  return domain, name
+end
+
 local function is_loopback(address)
   return address:match("^127%.%d+%.%d+%.%d+$") ~= nil or address == "::1" or address == "localhost"
 end
@@ -79,19 +90,26 @@ local function fill(server, opts)
   return server.volumes and true, err
 end
 
+-- What a server that listens on every address is called on its own machine.
+local OWN = { ["0.0.0.0"] = "127.0.0.1", ["::"] = "::1" }
+
 -- What is reached under its address. True, or nil and an error.
 local function listen(server, opts, address, port)
   local http = require "sandbar.server.http"
   local listener, err = http.listen { address = address, port = port, max_connections = CONNECTIONS,
     tls_cert = opts.tls_cert, tls_key = opts.tls_key }
   if not listener then
+    if err.kind == "Busy" then
+      err = errors.new { kind = "Busy", op = err.op, message = err.message .. "; port 0 takes a free one" }
+    end
     return nil, err
   end
   server.listener, server.port = listener, listener:address().port
-  server.domain_name = opts.domain and opts.domain:lower():match("^([^:]*)") or nil
-  server.domain = opts.domain or ("localhost:%d"):format(server.port)
-  server.url = ("%s://%s:%d"):format(opts.tls_cert and "https" or "http",
-    address:find(":", 1, true) and "[" .. address .. "]" or address, server.port)
+  server.domain = server.domain or ("localhost:%d"):format(server.port)
+  server.scheme, server.everywhere = opts.tls_cert and "https" or "http", OWN[address] ~= nil
+  address = OWN[address] or address
+  server.url = ("%s://%s:%d"):format(server.scheme, address:find(":", 1, true) and "[" .. address .. "]" or address,
+    server.port)
   return true
 end
 
@@ -99,7 +117,8 @@ end
 local function screen(server)
   local key = server.keys.first
   return table.concat({
-    ("sandbar serves the E2B protocol at %s"):format(server.url),
+    ("sandbar serves the E2B protocol at %s"):format(server.url)
+      .. (server.everywhere and "\n(for other machines: at its own address in the place of that)" or ""),
     "",
     "For the official SDKs and the CLI, in the shell of the program that uses them:",
     "",
@@ -108,6 +127,7 @@ local function screen(server)
     key and ("  export E2B_API_KEY=%s"):format(key) or "  export E2B_API_KEY=...        # one of your file of keys",
     "",
     ("In a browser: %s/"):format(server.url),
+    ("Ports of sandboxes: %s://PORT-ID.%s/"):format(server.scheme, server.domain),
     "",
     "Ctrl-C ends the server; sandboxes go on, and the next one finds them.",
     "",
@@ -123,6 +143,13 @@ function serve.start(opts, level)
   elseif not is_loopback(address) and not opts.api_key_file then
     return invalid(("listen: %s can be reached from elsewhere; that needs an api_key_file"):format(address))
   end
+  local domain, name
+  if opts.domain then
+    domain, name = domain_of(opts.domain)
+    if not domain then
+      return nil, name
+    end
+  end
   local provider, err = require("sandbar").open { root = opts.root }
   if not provider then
     return nil, err
@@ -132,7 +159,7 @@ function serve.start(opts, level)
   if not kept then
     return nil, err
   end
-  local server = { provider = provider, store = kept }
+  local server = { provider = provider, store = kept, domain = domain, domain_name = name }
   local ok
   ok, err = fill(server, opts)
   if ok then

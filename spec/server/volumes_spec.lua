@@ -49,11 +49,12 @@ local function slow_provider()
   return provider
 end
 
-local function opened()
+-- `list`: what the store has.
+local function opened(list)
   local provider = slow_provider()
   local store = { seed = "seed" }
   function store:load(_, default) -- luacheck: ignore 212
-    return default
+    return list or default
   end
   function store:save() -- luacheck: ignore 212
     sandbar.sleep(0)
@@ -105,6 +106,33 @@ describe("a volume", function()
     end
     all:shut()
     assert.same({}, open_handles(provider))
+  end)
+
+  it("that a server was making when it was killed had no directory, and was no volume for ever", function()
+    local kept = {}
+    for i, state in ipairs { "none", "begun" } do
+      kept[i] = { id = state, team = "team", name = state, sandbox = "v" .. i, created = i, making = true }
+    end
+    local all, provider = opened(kept)
+    provider.made.v2 = "begun"
+    for _, one in ipairs(all:of("team")) do
+      sandbar.assert(all:open(one))
+      assert.equal("whole", provider.made[one.sandbox])
+      assert.is_nil(one.making)
+    end
+    all:shut()
+    assert.same({}, open_handles(provider))
+  end)
+
+  it("that could not be made is none", function()
+    local all, provider = opened()
+    function provider:create() -- luacheck: ignore 212
+      return nil, errors.new { kind = "NoSpace", message = "there is no room" }
+    end
+    local one, err = all:add("team", "one")
+    assert.is_nil(one)
+    assert.equal("NoSpace", err.kind)
+    assert.same({}, all:of("team"))
   end)
 
   it("that is removed is opened by nobody any more, and keeps no handle", function()

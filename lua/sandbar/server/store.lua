@@ -6,6 +6,7 @@ local core = require "sandbar.core"
 local encode = require "sandbar.server.encode"
 local errors = require "sandbar.errors"
 local hosttree = require "sandbar.hosttree"
+local ids = require "sandbar.server.ids"
 local json = require "sandbar.json"
 local nested = require "sandbar.nested"
 local signature = require "sandbar.server.signature"
@@ -135,6 +136,21 @@ function Store:save(name, value)
   return self:write(name, encode.value(value))
 end
 
+-- What a server left that ended within a save: a whole text, may be of a key. True, or nil and an error.
+local function clear(self)
+  local list, err = hosttree.list(self.dir, OP)
+  for _, one in ipairs(list or {}) do
+    local ok = true
+    if ids.is_uuid(one.path:match("^.+%.([%x-]+)$") or "") then
+      ok, err = hosttree.at(OP, "remove", self.dir, one.path)
+    end
+    if not ok then
+      return nil, err
+    end
+  end
+  return list and true, err
+end
+
 --- Somebody else may open it.
 function Store:close()
   self.lock:close()
@@ -166,7 +182,10 @@ function store.open(root)
     return nil, err
   end
   local self = setmetatable({ dir = dir, turns = {}, lock = held }, Store)
-  self.seed, err = seed_of(self)
+  ok, err = clear(self)
+  if ok then
+    self.seed, err = seed_of(self)
+  end
   if not self.seed then
     self:close()
     return nil, err

@@ -70,15 +70,19 @@ end
 
 local function make(self, one)
   local ok, err = save(self)
-  local box
+  local box, made
   if ok then
     box, err = self.provider:create { id = one.sandbox, lifetime = LIFETIME, on_expiry = "pause_disk",
       labels = { [LABEL] = one.id } }
   end
   if box then
-    ok, err = box.files:mkdir(volumes.ROOT, { user = "root", mode = "755" })
+    made, err = box.files:mkdir(volumes.ROOT, { user = "root", mode = "755" })
     box:close()
-    if ok ~= nil then
+  end
+  if made ~= nil then
+    one.making = nil
+    ok, err = save(self)
+    if ok then
       return one
     end
   end
@@ -88,7 +92,8 @@ end
 
 -- Adds it to the list before anything is made: of two with one name the second finds the first.
 function Volumes:add(team, name)
-  local one = { id = ids.uuid(), team = team, name = name, sandbox = ids.volume(), created = core.wall() }
+  local one = { id = ids.uuid(), team = team, name = name, sandbox = ids.volume(), created = core.wall(),
+    making = true }
   self.list[#self.list + 1] = one
   return turns.run(self.turns, one.id, false, "serve", make, self, one)
 end
@@ -115,6 +120,17 @@ local function open(self, one)
   end
   self:forget(one)
   local err
+  if one.making then -- a server has ended before it was there: nobody has put anything into it
+    local ok
+    ok, err = self.provider:destroy(one.sandbox)
+    if not ok and err.kind ~= "NotFound" then
+      return nil, err
+    end
+    ok, err = make(self, one)
+    if not ok then
+      return nil, err
+    end
+  end
   box, err = self.provider:connect(one.sandbox, { resume = true, lifetime = LIFETIME })
   self.boxes[one.id] = box
   return box, err

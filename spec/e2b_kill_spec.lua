@@ -8,14 +8,11 @@ local busted = require "busted"
 local helper = require "spec.helper"
 
 local core = require "sandbar.core"
-local lfs = require "lfs"
+local nginx = require "spec.support.nginx"
 local planes = require "spec.support.control_plane"
 local provider = require "sandbar.e2b.provider"
 local sandbar = require "sandbar"
 local serve = require "spec.support.serve"
-
-local MODULES = "/usr/lib/nginx/modules"
-local BUILD = os.getenv("SPEC_BUILD") or "build"
 
 describe("a command in a hosted sandbox that nobody waits for", function()
   local server, boxes, box
@@ -196,26 +193,18 @@ describe("a command in a hosted sandbox that nobody waits for", function()
   end)
 
   describe("", function()
-    local nginx, dir, plane
+    local web, dir, plane
+    local why_not = nginx.missing()
 
-    local CONFIG = [[
-daemon off; worker_processes 1; USER
-pid DIR/pid; error_log DIR/error.log notice;
-load_module MODULES/ndk_http_module.so; load_module MODULES/ngx_http_lua_module.so;
-events { worker_connections 64; }
-http {
-  access_log off; client_body_temp_path DIR/b; proxy_temp_path DIR/p; fastcgi_temp_path DIR/f;
-  uwsgi_temp_path DIR/u; scgi_temp_path DIR/c;
-  lua_package_path "TREE/lua/?.lua;TREE/lua/?/init.lua;;";
-  lua_package_cpath "TREE/build/luajit/?.so;;";
+    local INIT = [[
   init_by_lua_block {
     sb = require "sandbar"
     provider = sb.assert(sb.open { provider = "e2b", api_key = "KEY", api_url = "URL", sandbox_url = "URL" })
     canned = sb.assert(sb.open { provider = "e2b", api_key = "PASS", api_url = "PLANE" })
   }
-  server {
-    listen unix:DIR/s; lua_check_client_abort on;
-    location = /ping { content_by_lua_block { ngx.say("pong") } }
+]]
+
+    local LOCATIONS = [[
     location = /create { content_by_lua_block {
       local box, err
       sb.scope(function(scope)
@@ -231,28 +220,22 @@ http {
       local box = sb.assert(provider:connect("BOX"))
       box:exec(ngx.unescape_uri(ngx.var.arg_line), ngx.var.arg_streamed and { on_output = function() end } or nil)
     } }
-  }
-}
 ]]
 
     setup(function()
-      if not lfs.attributes(MODULES .. "/ngx_http_lua_module.so") or not lfs.attributes(BUILD .. "/luajit/sandbar/core.so") then
+      if why_not then
         return
       end
-      dir, plane = helper.dir("n"), planes.start()
-      local values = { DIR = dir, USER = helper.is_root() and "user root;" or "", MODULES = MODULES, TREE = lfs.currentdir(),
-        KEY = server.key, URL = server.url, BOX = box.id, PASS = planes.KEY, PLANE = plane.url }
-      helper.write_file(dir .. "/conf", (CONFIG:gsub("%f[%u]%u+%f[%U]", values)))
-      nginx = helper.start_lua(("os.execute('exec nginx -p %s -c %s/conf -e %s/error.log')"):format(dir, dir, dir))
-      assert(helper.eventually(function()
-        return helper.shell(("curl -sS --max-time 5 --unix-socket %s/s http://x/ping"):format(dir)) == "pong\n"
-      end, 10), helper.read_file(dir .. "/error.log"))
+      plane = planes.start()
+      web = nginx.start { init = INIT, locations = LOCATIONS, values = {
+        KEY = server.key, URL = server.url, BOX = box.id, PASS = planes.KEY, PLANE = plane.url,
+      } }
+      dir = web.dir
     end)
 
     teardown(function()
-      if nginx then
-        helper.shell("kill -TERM " .. (helper.read_file(dir .. "/pid") or ""))
-        nginx:wait()
+      if web then
+        web:stop()
         plane:stop()
       end
       helper.shell("rm -rf " .. helper.quote(dir or "/nonexistent"))
@@ -264,8 +247,8 @@ http {
     end
 
     it("stayed, when it was a sandbox, and held up who wanted one of the same id, for good", function()
-      if not nginx then
-        helper.skip("nginx with its Lua module, or sandbar for LuaJIT, is not there")
+      if why_not then
+        helper.skip(why_not)
       end
       local hosted = plane:open()
       for _, path in ipairs { "/create?id=mine", "/create?id=mine&scoped=1" } do
@@ -290,8 +273,8 @@ http {
     end)
 
     it("went on when it was in a request to nginx whose visitor left (B48)", function()
-      if not nginx then
-        helper.skip("nginx with its Lua module, or sandbar for LuaJIT, is not there")
+      if why_not then
+        helper.skip(why_not)
       end
       local pids = {}
       for name, more in pairs { ["8108"] = "", ["8109"] = "&streamed=1" } do

@@ -5,38 +5,19 @@
 
 local busted = require "busted"
 local helper = require "spec.helper"
-local lfs = require "lfs"
+local nginx = require "spec.support.nginx"
 local sandbar = require "sandbar"
 local serve = require "spec.support.serve"
 
-local MODULES = "/usr/lib/nginx/modules"
-
-local CONFIG = [[
-daemon off;
-worker_processes 1;
-%s
-pid DIR/pid;
-error_log DIR/error.log notice;
-load_module MODULES/ndk_http_module.so;
-load_module MODULES/ngx_http_lua_module.so;
-events { worker_connections 256; }
-http {
-  access_log off;
+local INIT = [[
   client_max_body_size 0;
-  client_body_temp_path DIR/body;
-  proxy_temp_path DIR/proxy;
-  fastcgi_temp_path DIR/fastcgi;
-  uwsgi_temp_path DIR/uwsgi;
-  scgi_temp_path DIR/scgi;
-  lua_package_path "TREE/lua/?.lua;TREE/lua/?/init.lua;;";
-  lua_package_cpath "TREE/build/luajit/?.so;;";
   init_by_lua_block {
     sandbar = require "sandbar"
     provider = sandbar.assert(sandbar.open { provider = "e2b", api_key = "KEY", api_url = "URL", sandbox_url = "URL" })
   }
-  server {
-    listen unix:DIR/s;
-    lua_check_client_abort on;
+]]
+
+local LOCATIONS = [[
     location / { content_by_lua_block {
       local box = sandbar.assert(provider:connect("web", { resume = true }))
       local port = box:port(tonumber(ngx.var.http_x_port or "3000"))
@@ -47,8 +28,6 @@ http {
         ngx.print(err.kind, " ", err.code or err.clause)
       end
     } }
-  }
-}
 ]]
 
 local SERVER = [==[
@@ -79,17 +58,13 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 3000), Handler).serve_forever()
 ]==]
 
 describe("sandbar.openresty.proxy to a hosted port", function()
-  local server, boxes, box, dir, nginx, why_not
+  local server, boxes, box, dir, web
+  local why_not = nginx.missing()
 
   busted.setup(function()
-    if not lfs.attributes(MODULES .. "/ngx_http_lua_module.so") then
-      why_not = "nginx's Lua module is not installed"
-      return
-    elseif not lfs.attributes("build/luajit/sandbar/http.so") then
-      why_not = "sandbar is not built for LuaJIT"
+    if why_not then
       return
     end
-    dir = helper.dir("n")
     server = serve.start()
     boxes = sandbar.assert(sandbar.open { provider = "e2b", api_key = server.key, api_url = server.url,
       sandbox_url = server.url })
@@ -97,22 +72,13 @@ describe("sandbar.openresty.proxy to a hosted port", function()
     sandbar.assert(box:exec("cat > /tmp/server.py", { stdin = SERVER, check = true }))
     sandbar.assert(box:start("exec python3 /tmp/server.py", { stdout = "ignore", stderr = "ignore" }))
     sandbar.assert(box:port(3000):wait { timeout = 20 })
-    local text = CONFIG:format(helper.is_root() and "user root;" or "")
-    for name, value in pairs { DIR = dir, TREE = lfs.currentdir(), MODULES = MODULES, KEY = server.key, URL = server.url } do
-      text = text:gsub(name, value)
-    end
-    helper.write_file(dir .. "/conf", text)
-    nginx = helper.start_lua(("os.execute('exec nginx -p %s -c %s/conf -e %s/error.log')"):format(dir, dir, dir),
-      { timeout = 150 })
-    assert(helper.eventually(function()
-      return lfs.attributes(dir .. "/s") ~= nil
-    end, 10), "nginx does not start")
+    web = nginx.start { init = INIT, locations = LOCATIONS, values = { KEY = server.key, URL = server.url } }
+    dir = web.dir
   end)
 
   busted.teardown(function()
-    if nginx then
-      helper.shell("kill -TERM $(cat " .. dir .. "/pid)")
-      nginx:wait()
+    if web then
+      web:stop()
     end
     if box then
       box:destroy()
@@ -130,7 +96,7 @@ describe("sandbar.openresty.proxy to a hosted port", function()
     if why_not then
       helper.skip(why_not)
     end
-    return (helper.shell(("curl -sS --max-time 20 --unix-socket %s/s %s"):format(dir, arguments)))
+    return (web:curl(arguments))
   end
 
   it("B-51 B43: carries requests and bodies; the program sees its own Host, and no visitor says which sandbox", function()

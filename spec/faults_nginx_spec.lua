@@ -5,31 +5,19 @@
 -- What went wrong elsewhere inside a web worker (B48), line by line, with one worker of a real nginx: nothing blocks it, the
 -- phases that cannot wait say so, visitors who leave and reloads take nothing along that is not theirs.
 local helper = require "spec.helper"
-local lfs = require "lfs"
+local nginx = require "spec.support.nginx"
 local sandbar = require "sandbar"
 
-local MODULES = "/usr/lib/nginx/modules"
-local build = os.getenv("SPEC_BUILD") or "build"
-
-local CONFIG = [[
-daemon off; worker_processes 1; USER
-pid DIR/pid; error_log DIR/error.log notice;
-load_module MODULES/ndk_http_module.so; load_module MODULES/ngx_http_lua_module.so;
-events { worker_connections 1024; }
-http {
-  access_log off; client_body_temp_path DIR/b; proxy_temp_path DIR/p; fastcgi_temp_path DIR/f;
-  uwsgi_temp_path DIR/u; scgi_temp_path DIR/c;
-  lua_package_path "TREE/lua/?.lua;TREE/lua/?/init.lua;;";
-  lua_package_cpath "TREE/build/luajit/?.so;;";
+local INIT = [[
   init_by_lua_block {
     sb = require "sandbar"
     provider = sb.assert(sb.open { root = "ROOT", linger = 0 })
     phases = { init = select(2, provider:info("web")) }
   }
   init_worker_by_lua_block { phases.init_worker = select(2, provider:info("web")) }
-  server {
-    listen unix:DIR/s; lua_check_client_abort on;
-    location = /ping { content_by_lua_block { ngx.say("pong") } }
+]]
+
+local LOCATIONS = [[
     location = /pid { content_by_lua_block { ngx.say(ngx.worker.pid()) } }
     location = /exec { content_by_lua_block {
       local box = sb.assert(provider:connect("web"))
@@ -69,14 +57,13 @@ http {
         ngx.say(phase, ": ", type(told) == "table" and told.kind .. " " .. told.message or tostring(told))
       end
     } }
-  }
-}
 ]]
 
 describe("inside a web worker (B48),", function()
   helper.guard { each = false, seconds = 30 }
 describe("", function()
-  local sandboxes, box, dir, nginx
+  local sandboxes, box, dir, web
+  local why_not = nginx.missing()
   local leaves = helper.mark(4848)
 
   local function curl(arguments)
@@ -84,26 +71,19 @@ describe("", function()
   end
 
   setup(function()
-    if not lfs.attributes(MODULES .. "/ngx_http_lua_module.so") or not lfs.attributes(build .. "/luajit/sandbar/core.so") then
+    if why_not then
       return
     end
     sandboxes = helper.open()
     box = sandbar.assert(sandboxes:create_scoped { id = "web",
       limits = { processes = 1000, max_concurrent_execs = 250 } })
-    dir = helper.dir("n")
-    local values = { DIR = dir, USER = helper.is_root() and "user root;" or "", MODULES = MODULES, ROOT = helper.root(),
-      TREE = lfs.currentdir(), LEAVES = leaves }
-    helper.write_file(dir .. "/conf", (CONFIG:gsub("%f[%u]%u+%f[%U]", values)))
-    nginx = helper.start_lua(("os.execute('exec nginx -p %s -c %s/conf -e %s/error.log')"):format(dir, dir, dir),
-      { timeout = 110 })
-    assert(helper.eventually(function() return curl("http://x/ping") == "pong\n" end, 10),
-      helper.read_file(dir .. "/error.log"))
+    web = nginx.start { init = INIT, locations = LOCATIONS, values = { ROOT = helper.root(), LEAVES = leaves }, limit = 110 }
+    dir = web.dir
   end)
 
   teardown(function()
-    if nginx then
-      helper.shell("kill -TERM " .. (helper.read_file(dir .. "/pid") or ""))
-      nginx:wait()
+    if web then
+      web:stop()
     end
     if box then
       box:destroy()
@@ -112,8 +92,8 @@ describe("", function()
   end)
 
   before_each(function()
-    if not nginx then
-      helper.skip("nginx with its Lua module, or sandbar for LuaJIT, is not there")
+    if why_not then
+      helper.skip(why_not)
     end
   end)
 

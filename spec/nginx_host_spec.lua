@@ -3,28 +3,17 @@
 -- Waits, tasks and scopes inside a real nginx with its Lua module, one worker.
 
 local helper = require "spec.helper"
+local nginx = require "spec.support.nginx"
 
-local MODULES = "/usr/lib/nginx/modules"
-local tree = os.getenv("SPEC_TREE") or "."
-local build = os.getenv("SPEC_BUILD") or tree .. "/build"
-
-local CONFIG = [[
-daemon off; worker_processes 1; %(user)
-pid %(dir)/pid; error_log %(dir)/error.log notice;
-load_module %(modules)/ndk_http_module.so; load_module %(modules)/ngx_http_lua_module.so;
-events { worker_connections 512; }
-http {
-  access_log off; client_body_temp_path %(dir)/b; proxy_temp_path %(dir)/p; fastcgi_temp_path %(dir)/f;
-  uwsgi_temp_path %(dir)/u; scgi_temp_path %(dir)/c;
-  lua_package_path "%(tree)/lua/?.lua;%(tree)/lua/?/init.lua;;";
-  lua_package_cpath "%(core)/?.so;;";
+local INIT = [[
   init_by_lua_block {
     sb = require "sandbar"
     seen = { lost = 0, begun = 0, init = select(2, sb.sleep(0.01)) }
   }
   init_worker_by_lua_block { seen.init_worker = select(2, sb.sleep(0.01)) }
-  server {
-    listen unix:%(dir)/s; lua_check_client_abort on;
+]]
+
+local LOCATIONS = [[
     location /phases { content_by_lua_block { ngx.print(tostring(seen.init), "\n", tostring(seen.init_worker)) } }
     location /many { content_by_lua_block {
       local fns = {}
@@ -109,14 +98,15 @@ http {
       ngx.print(tostring(ok), " ", err.kind)
     } }
     location /pid { content_by_lua_block { ngx.print(ngx.worker.pid()) } }
-  }
-}
 ]]
 
 describe("sandbar in nginx", function()
-  helper.guard { each = false }
-
-  local dir, master
+  local dir, web, master
+  local core = nginx.CORE
+  if nginx.missing(core) then
+    core = core:gsub("luajit$", "5.1") -- the same interface: it runs in nginx's LuaJIT
+  end
+  local why_not = nginx.missing(core)
 
   local function get(path, seconds)
     return (helper.shell(("curl -s -m %s --unix-socket %s/s http://x%s"):format(seconds or 10, dir, path)))
@@ -127,37 +117,27 @@ describe("sandbar in nginx", function()
   end
 
   setup(function()
-    local core = build .. "/luajit"
-    if not helper.read_file(core .. "/sandbar/core.so") then
-      core = build .. "/5.1" -- the same interface: it runs in nginx's LuaJIT
-    end
-    local has_nginx = helper.read_file(MODULES .. "/ngx_http_lua_module.so")
-    if not has_nginx or not helper.read_file(core .. "/sandbar/core.so") then
+    if why_not then
       return
     end
-    dir = helper.dir("ng")
-    local values = {
-      dir = dir, tree = tree, core = core, modules = MODULES, user = helper.is_root() and "user root;" or "",
-    }
-    helper.write_file(dir .. "/conf", (CONFIG:gsub("%%%((%w+)%)", values)))
-    helper.shell(("nginx -p %s -c %s/conf >%s/out 2>&1 & "):format(dir, dir, dir))
-    assert(helper.eventually(function() return get("/pid"):match("%d+") end, 5), helper.read_file(dir .. "/error.log"))
-    master = tonumber(helper.read_file(dir .. "/pid"):match("%d+"))
+    web = nginx.start { init = INIT, locations = LOCATIONS, core = core }
+    dir = web.dir
+    master = web:pid()
   end)
 
   teardown(function()
-    if master then
-      helper.shell("kill -QUIT " .. master)
-      assert(gone(master, 5), "nginx does not leave")
-      master = nil
+    if web then
+      web:stop("QUIT")
     end
   end)
+
+  helper.guard { each = false } -- behind our teardown
 
   local busted_it = it
   local function it(name, fn)
     busted_it(name, function()
-      if not master then
-        helper.skip("nginx with its Lua module, or a core for it, is not there")
+      if why_not then
+        helper.skip(why_not)
       end
       fn()
     end)

@@ -2,43 +2,21 @@
 -- check: limit 240
 -- sandbar inside a real nginx with its Lua module: two workers, real requests, real sandboxes.
 local helper = require "spec.helper"
+local nginx = require "spec.support.nginx"
 local sandbar = require "sandbar"
-local lfs = require "lfs"
 
-local MODULES = "/usr/lib/nginx/modules"
-local build = os.getenv("SPEC_BUILD") or "build"
 
-local CONFIG = [[
-daemon off;
-worker_processes 2;
-%s
-pid %s/pid;
-error_log %s/error.log notice;
-load_module %s/ndk_http_module.so;
-load_module %s/ngx_http_lua_module.so;
-events { worker_connections 1024; }
-http {
-  access_log off;
-  client_body_temp_path %s/body;
-  proxy_temp_path %s/proxy;
-  fastcgi_temp_path %s/fastcgi;
-  uwsgi_temp_path %s/uwsgi;
-  scgi_temp_path %s/scgi;
-  lua_package_path "%s/lua/?.lua;%s/lua/?/init.lua;;";
-  lua_package_cpath "%s/build/luajit/?.so;;";
+local INIT = [[
   init_by_lua_block {
     sandbar = require "sandbar"
     assert_ = sandbar.assert
-    provider = assert_(sandbar.open { root = "%s", linger = 0 })
+    provider = assert_(sandbar.open { root = "ROOT", linger = 0 })
     submitted_in_init = provider:info("web")          -- refused with the phase named
     init_answer = select(2, provider:info("web"))
   }
-  server {
-    listen unix:%s/s;
-    lua_check_client_abort on;
+]]
 
-    location = /ping { content_by_lua_block { ngx.say("pong") } }
-
+local LOCATIONS = [[
     location = /pid { content_by_lua_block { ngx.say(ngx.worker.pid()) } }
 
     location = /exec { content_by_lua_block {
@@ -149,58 +127,33 @@ http {
         ngx.print(tostring(err))
       end
     } }
-  }
-}
 ]]
 
 describe("in nginx", function()
   helper.guard { each = false } -- out here, so that its last look comes after our teardown
 describe("", function()
-  local sandboxes, box, dir, nginx
+  local sandboxes, box, dir, web
+  local why_not = nginx.missing()
 
   local function curl(arguments)
-    return helper.shell(("curl -sS --max-time 30 --unix-socket %s/s %s"):format(dir, arguments))
-  end
-
-  local function log()
-    return helper.read_file(dir .. "/error.log") or ""
-  end
-
-  local function start()
-    nginx = helper.start_lua(("os.execute('exec nginx -p %s -c %s/conf -e %s/error.log')"):format(dir, dir, dir),
-      { timeout = 200 })
-    assert(helper.eventually(function()
-      local out = curl("http://x/ping")
-      return out == "pong\n"
-    end, 10), log())
-  end
-
-  local function stop(signal)
-    local pid = helper.read_file(dir .. "/pid")
-    if pid then
-      helper.shell("kill -" .. signal .. " " .. pid)
-    end
-    return nginx:wait()
+    return web:curl(arguments)
   end
 
   setup(function()
-    if not lfs.attributes(MODULES .. "/ngx_http_lua_module.so") then
+    if why_not then
       return
     end
-    dir = helper.dir("n")
     sandboxes = helper.open()
     box = sandbar.assert(sandboxes:create_scoped { id = "web", limits = { processes = 500 } })
-    local here = lfs.currentdir()
-    local d = dir
-    local text = CONFIG:format(helper.is_root() and "user root;" or "", d, d, MODULES, MODULES,
-      d, d, d, d, d, here, here, here, helper.root(), d)
-    helper.write_file(dir .. "/conf", (text:gsub("LEAVES", helper.mark(4711)):gsub("RAISES", helper.mark(4712))))
-    start()
+    web = nginx.start { init = INIT, locations = LOCATIONS, workers = 2, limit = 200, values = {
+      ROOT = helper.root(), LEAVES = helper.mark(4711), RAISES = helper.mark(4712),
+    } }
+    dir = web.dir
   end)
 
   teardown(function()
-    if nginx then
-      stop("TERM")
+    if web then
+      web:stop()
     end
     if box then
       box:destroy()
@@ -210,10 +163,8 @@ describe("", function()
 
   local function promise(name, fn)
     it(name, function()
-      if not lfs.attributes(MODULES .. "/ngx_http_lua_module.so") then
-        helper.skip("nginx's Lua module is not installed")
-      elseif not lfs.attributes(build .. "/luajit/sandbar/core.so") then
-        helper.skip("sandbar is not built for LuaJIT")
+      if why_not then
+        helper.skip(why_not)
       end
       fn()
     end)
@@ -241,7 +192,7 @@ describe("", function()
     local out, status = helper.shell(("curl -sS --no-progress-meter --max-time 100 -Z --parallel-max 50 --unix-socket %s/s -K %s/urls"):format(dir, dir))
     helper.write_file(dir .. "/done", "")
     local ping = pinger:wait()
-    assert.equal(0, status, out .. log())
+    assert.equal(0, status, out .. web:log())
     for n = 1, 1000 do
       assert.equal("0 token" .. n .. "\n", helper.read_file(dir .. "/out." .. n))
     end
@@ -336,7 +287,7 @@ describe("", function()
       helper.shell("kill -HUP " .. helper.read_file(dir .. "/pid"))
     end
     local record = load:wait()
-    assert.equal(0, record.code, record.stderr .. log())
+    assert.equal(0, record.code, record.stderr .. web:log())
     for i = 1, 100 do
       assert.equal("0 ok\n", helper.read_file(dir .. "/r." .. i))
     end
@@ -353,15 +304,15 @@ describe("", function()
 
   promise("it leaves quickly when asked, idle and gracefully, without an alarm in its log", function()
     curl("http://x/exec?n=1") -- a pump is running
-    local took = helper.timed(stop, "QUIT")
+    local took = helper.timed(web.stop, web, "QUIT")
     assert.is_true(took < 10, "QUIT took " .. took)
-    for line in log():gmatch("[^\n]+") do
+    for line in web:log():gmatch("[^\n]+") do
       local level = line:match("^%d+/%d+/%d+ [%d:]+ %[(%a+)%]") -- other lines belong to a traceback
       local expected = line:find("on purpose", 1, true) or line:find("client prematurely closed", 1, true)
       assert.is_truthy(expected or not level or level == "notice" or level == "info", line)
       assert.is_nil(line:find("exited on signal", 1, true), line)
     end
-    start()
+    web:run()
   end)
 end)
 end)

@@ -2,37 +2,18 @@
 -- check: limit 180
 -- sandbar.openresty.proxy in a real nginx: bodies both ways, errors, upgrades.
 local helper = require "spec.helper"
-local lfs = require "lfs"
+local nginx = require "spec.support.nginx"
 local sandbar = require "sandbar"
 
-local MODULES = "/usr/lib/nginx/modules"
-
-local CONFIG = [[
-daemon off;
-worker_processes 1;
-%s
-pid DIR/pid;
-error_log DIR/error.log notice;
-load_module %s/ndk_http_module.so;
-load_module %s/ngx_http_lua_module.so;
-events { worker_connections 256; }
-http {
-  access_log off;
+local INIT = [[
   client_max_body_size 0;
-  client_body_temp_path DIR/body;
-  proxy_temp_path DIR/proxy;
-  fastcgi_temp_path DIR/fastcgi;
-  uwsgi_temp_path DIR/uwsgi;
-  scgi_temp_path DIR/scgi;
-  lua_package_path "TREE/lua/?.lua;TREE/lua/?/init.lua;;";
-  lua_package_cpath "TREE/build/luajit/?.so;;";
   init_by_lua_block {
     sandbar = require "sandbar"
     provider = sandbar.assert(sandbar.open { root = "ROOT", linger = 0 })
   }
-  server {
-    listen unix:DIR/s;
-    lua_check_client_abort on;
+]]
+
+local LOCATIONS = [[
     location / { content_by_lua_block {
       local box = sandbar.assert(provider:connect("web"))
       local port = box:port(tonumber(ngx.var.http_x_port or "3000"))
@@ -43,8 +24,6 @@ http {
         ngx.print(tostring(err))
       end
     } }
-  }
-}
 ]]
 
 local SERVER = [==[
@@ -101,17 +80,13 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 3000), Handler).serve_forever()
 ]==]
 
 describe("sandbar.openresty.proxy", function()
-  local sandboxes, box, dir, nginx, why_not
+  local sandboxes, box, dir, web
+  local why_not = nginx.missing()
 
   setup(function()
-    if not lfs.attributes(MODULES .. "/ngx_http_lua_module.so") then
-      why_not = "nginx's Lua module is not installed"
-      return
-    elseif not lfs.attributes("build/luajit/sandbar/core.so") then
-      why_not = "sandbar is not built for LuaJIT"
+    if why_not then
       return
     end
-    dir = helper.dir("n")
     sandboxes = helper.open()
     box = sandbar.assert(sandboxes:create { id = "web", lifetime = 600 })
     if not sandbar.assert(box:exec("command -v python3")).ok then
@@ -121,20 +96,13 @@ describe("sandbar.openresty.proxy", function()
     sandbar.assert(box.files:write("server.py", SERVER))
     sandbar.assert(box:start({ "python3", "server.py" }, { stdout = "tail", stderr = "tail", detached = true }))
     sandbar.assert(box:port(3000):wait { timeout = 20 })
-    local text = CONFIG:format(helper.is_root() and "user root;" or "", MODULES, MODULES)
-    text = text:gsub("DIR", dir):gsub("TREE", lfs.currentdir()):gsub("ROOT", helper.root())
-    helper.write_file(dir .. "/conf", text)
-    nginx = helper.start_lua(("os.execute('exec nginx -p %s -c %s/conf -e %s/error.log')"):format(dir, dir, dir),
-      { timeout = 150 })
-    assert(helper.eventually(function()
-      return lfs.attributes(dir .. "/s") ~= nil
-    end, 10), "nginx does not start")
+    web = nginx.start { init = INIT, locations = LOCATIONS, values = { ROOT = helper.root() } }
+    dir = web.dir
   end)
 
   teardown(function()
-    if nginx then
-      helper.shell("kill -TERM $(cat " .. dir .. "/pid)")
-      nginx:wait()
+    if web then
+      web:stop()
     end
     if box then
       box:destroy()
@@ -145,7 +113,7 @@ describe("sandbar.openresty.proxy", function()
   helper.guard { each = false }
 
   local function curl(arguments)
-    return helper.shell(("curl -sS --max-time 20 --unix-socket %s/s %s"):format(dir, arguments))
+    return web:curl(arguments)
   end
 
   local function promise(name, fn)

@@ -8,6 +8,7 @@ local reply = require "sandbar.server.reply"
 local unlist = require "sandbar.server.unlist"
 
 local FILE = "catalog.json"
+local PREFIX = "e2b-" -- of local names, for what is in the catalog
 
 local Catalog = {}
 Catalog.__index = Catalog
@@ -18,6 +19,12 @@ local catalog = {}
 function catalog.slug(team)
   local slug = team:lower():gsub("[^a-z0-9_-]", "-")
   return slug ~= "" and slug or "team"
+end
+
+-- Is a local name one that Catalog:expect makes?
+local function is_ours(name)
+  local id = name:match("^e2b%-([a-z0-9-]+)$")
+  return id ~= nil and (ids.is_uuid(id) or #id == 20 and not id:find("-", 1, true))
 end
 
 -- One of the store's, by its id or its name within the team.
@@ -139,6 +146,9 @@ end
 --- Adds a build under a name (nil: none). The entry and the build, or nil and an error.
 function Catalog:add(fields)
   local one = fields.name and stored(self, fields.team, fields.name)
+  if one and one.kind ~= fields.kind then -- it has been made meanwhile
+    return nil, reply.refusal(409, ("'%s' is the name of a %s"):format(one.name, one.kind))
+  end
   local is_new = not one
   if is_new then
     one = new(self, fields)
@@ -175,6 +185,46 @@ function Catalog:remove(one)
   return save(self)
 end
 
+-- The names of ours that are in a collection of the provider's and that no build has. Nil and an error.
+local function strays_in(self, collection)
+  local list, err = collection:list()
+  if not list then
+    return nil, err
+  end
+  local known, out = {}, {}
+  for _, one in ipairs(self.list) do
+    for _, build in ipairs(one.builds) do
+      known[build.of] = true
+    end
+  end
+  for _, one in ipairs(list) do
+    if is_ours(one.name) and not known[one.name] and not self.coming[one.name] then
+      out[#out + 1] = one.name
+    end
+  end
+  return out
+end
+
+--- The name of a snapshot or template that is going to be made for a build. Before the first one those go that a server
+--- which was killed has made, and not kept.
+function Catalog:expect(id)
+  local name = PREFIX .. id
+  local coming = self.coming
+  if coming then
+    coming[name] = true
+  end
+  if coming and not self.clearing then
+    self.clearing = true
+    for _, collection in ipairs { self.provider.snapshots, self.provider.templates } do
+      for _, stray in ipairs(strays_in(self, collection) or {}) do
+        collection:delete(stray)
+      end
+    end
+    self.coming = nil
+  end
+  return name
+end
+
 --- A team's entries of a kind ("template", "snapshot").
 function Catalog:of(team, kind)
   local out = {}
@@ -198,7 +248,7 @@ function catalog.open(store, provider)
   if not list then
     return nil, err
   end
-  return setmetatable({ store = store, provider = provider, list = list }, Catalog)
+  return setmetatable({ store = store, provider = provider, list = list, coming = {} }, Catalog)
 end
 
 return catalog

@@ -82,7 +82,7 @@ local function reason_of(err, plan, given)
 end
 
 local function run(server, build, given, plan, from)
-  local name = "e2b-" .. build.id
+  local name = server.catalog:expect(build.id)
   log(build, ("building %s"):format(build.name), "base")
   local built, err = server.provider.templates:build {
     name = name, from = from, steps = plan.steps, network = "allow", cache = not given.force, limits = build.limits,
@@ -91,7 +91,10 @@ local function run(server, build, given, plan, from)
   if built then
     local one, why = server.catalog:add { team = build.team, name = build.name, kind = "template", of = name,
       tags = build.tags, build = build.id, limits = build.limits }
-    err = not one and why or nil
+    if not one then
+      err = why
+      server.provider.templates:delete(name)
+    end
   end
   if err then
     build.status, build.reason = "error", reason_of(err, plan, given)

@@ -56,7 +56,7 @@ local function create(ctx)
     return nil, err
   end
   local of
-  of, err = entry.box:snapshot(ids.template())
+  of, err = entry.box:snapshot(ctx.server.catalog:expect(ids.template()))
   if not of then
     return nil, err
   end

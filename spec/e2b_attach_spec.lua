@@ -118,6 +118,23 @@ describe("a process in a hosted sandbox", function()
     other:close()
   end)
 
+  it("counted as one of a run before where the sandbox was started anew while it was asked which run it is", function()
+    local other = assert(boxes:create { lifetime = 60 })
+    local rpc = assert(core.state(other, sandbox.class)._link:calls())
+    function rpc.wait(...)
+      rpc.wait = nil
+      local r, err = rpc.wait(...)
+      assert(other:pause { keep = "disk" })
+      assert(other:resume())
+      return r, err
+    end
+    local p = assert(other:start "exit 0")
+    assert(p:wait { timeout = 10 })
+    kind("NotFound", p:signal "TERM")
+    assert(other:destroy())
+    other:close()
+  end)
+
   it("A-72: that was kept over a pause to disk hit whoever had its number then", function()
     local other = assert(boxes:create { lifetime = 60 })
     assert(other:exec("i=0; while [ $i -lt 400 ]; do /bin/true; i=$((i+1)); done")) -- the next run has lower numbers

@@ -5,10 +5,10 @@ local address = require "sandbar.e2b.address"
 local base = require "sandbar.link"
 local errors = require "sandbar.errors"
 local lazy = require "sandbar.lazy"
-local helper = require "sandbar.e2b.helper"
 local process = require "sandbar.e2b.process"
 local record = require "sandbar.record"
 local request = require "sandbar.e2b.request"
+local requests = require "sandbar.e2b.requests"
 local wait = require "sandbar.wait"
 local who = require "sandbar.e2b.who"
 
@@ -22,7 +22,6 @@ local link = {}
 local methods = { know = who.know, is_there = who.is_there, release = who.release }
 
 local KILL_LIMIT = 2 -- seconds for what ends a command whose time is over
-local KEPT = 4096 -- bytes of what a helper says
 
 local SIGKILL = 9
 
@@ -176,113 +175,13 @@ function methods:started(r, fields)
   return r
 end
 
--- ---- requests ----
+-- ---- calls ----
 
 local calls = {}
-
--- One helper command to its end: true, or nil and an error; `missing`: what its failure means.
-local function help(self, message, timeout, op, missing)
-  local running, err = self.rpc:stream("process.Process/Start", "process.StartRequest", message,
-    { user = "root", max = KEPT })
-  if not running then
-    return nil, errors.from(err, op)
-  end
-  local r, partial
-  r, err, partial = wait.op(running, timeout, op)
-  if not r then
-    return judged(self, err, partial, op)
-  elseif r.fields.status == helper.ANOTHER_RUN * 256 then
-    self.run = nil
-    return nil, listed.of_earlier_run(op)
-  elseif r.fields.status ~= 0 then
-    return nil, errors.new { kind = "NotFound", op = op, message = missing }
-  end
-  return { fields = { count = 1 } }
-end
-
--- A helper command about a process, by its serial; `make(who)` of helper.lua's `who`.
-local function about(self, serial, timeout, op, missing, make)
-  local deadline = base.deadline(timeout)
-  local native, err = self:native(timeout, op)
-  if not native then
-    return nil, errors.from(err, op)
-  end
-  local meant
-  meant, err = who.meant(self, serial, timeout, op)
-  if not meant then
-    return nil, errors.from(self:judge(base.told(err, timeout)), op)
-  end
-  local r
-  r, err = help(self, make(meant), base.left(deadline), op, missing)
-  return r, base.told(err, timeout)
-end
-
-local requests = {}
-
-function requests.signal(self, op, timeout, f)
-  return about(self, f.serial, timeout, op, "the process has ended", function(meant)
-    return helper.signal(f.signal, meant, f.group == 1)
-  end)
-end
-
-function requests.kill(self, op, timeout, f)
-  local r, err = about(self, f.serial, timeout, op, "it has ended", function(meant)
-    return helper.kill(f.signal, meant, f.grace_ms)
-  end)
-  if not r and err.kind == "NotFound" and not err.id then
-    return { fields = { count = 0 } }
-  end
-  return r, err
-end
-
-function requests.list(self, op, timeout)
-  local native, err = self:native(timeout, op)
-  local r
-  if native then
-    r, err = listed.all(self.rpc, timeout, op)
-  end
-  if not r then
-    return nil, errors.from(self:judge(err), op)
-  end
-  return r
-end
-
--- Its output is the stream's, which goes on without a reader; only its release ends it.
-function requests.detach(self, op, timeout)
-  local native, err = self:native(timeout, op)
-  if not native then
-    return nil, errors.from(err, op)
-  end
-  return { fields = {} }
-end
-
-function requests.resize(self, op, timeout, f)
-  local deadline = base.deadline(timeout)
-  local native, err = self:native(timeout, op)
-  local r
-  if native then
-    local known, there = self.known[f.serial]
-    there, err = listed.is_there(self.rpc, known, timeout, op)
-    if there then
-      r, err = self.rpc:call("process.Process/Update", { process = { pid = known.pid },
-        pty = { size = { cols = f.cols, rows = f.rows } } }, base.left(deadline), op)
-    elseif there == false then
-      err = errors.new { kind = "NotFound", op = op, message = "the process has ended" }
-    end
-  end
-  if not r then
-    return nil, errors.from(self:judge(err), op)
-  end
-  return { fields = {} }
-end
 
 local function not_there(self, op)
   local _, err = self:fail("Unsupported", "this is not there yet for hosted sandboxes")
   return nil, errors.from(err, op)
-end
-
-function requests.file(self, op, timeout, fields)
-  return files.request(self, op, timeout, fields)
 end
 
 function calls.watch(self, op, timeout, fields)
@@ -397,7 +296,7 @@ function link.new(fields)
   -- By the serial of a process: who it is, and of those that were started here what asks them.
   to.known, to.natives = setmetatable({}, { __mode = "v" }), setmetatable({}, { __mode = "v" })
   function to.take(self, r)
-    self.run = nil
+    who.forget(self)
     return take(self, r)
   end
   return to

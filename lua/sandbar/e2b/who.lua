@@ -4,6 +4,7 @@
 
 local errors = require "sandbar.errors"
 local lazy = require "sandbar.lazy"
+local link = require "sandbar.link"
 
 local listed = lazy "sandbar.e2b.listed"
 
@@ -12,14 +13,22 @@ local who = {}
 --- Which run of the sandbox this is, or nil and an error: asked once, until it is known to have changed. What was
 --- started in a later one than that counts as ended by then, as far as only its number would tell.
 function who.run(to, timeout)
-  if not to.run then
-    local run, err = listed.identify(to.rpc, 1, timeout, "start")
+  local deadline = link.deadline(timeout)
+  while not to.run do
+    local asked = to.forgotten
+    local run, err = listed.identify(to.rpc, 1, link.left(deadline), "start")
     if err and not run then
       return nil, err
+    elseif to.forgotten == asked then -- else it is of a run that may be over
+      to.run = run or "?"
     end
-    to.run = run or "?"
   end
   return to.run
+end
+
+--- It may be another one now.
+function who.forget(to)
+  to.run, to.forgotten = nil, (to.forgotten or 0) + 1
 end
 
 --- What tells a process from others, shared by all who know it. `one`: pid, token (nil: it has none), run ("": not

@@ -35,9 +35,10 @@ return function(bench)
   local function relay(what, n)
     return tonumber(assert(box:exec { "/home/user/wire", "client", own, tostring(PORT), what, tostring(n) }).stdout)
   end
-  local client = ("%s/wire client %s %d"):format(bench.tools, gateway, PORT)
+  -- A client whose pasta has ended stays, and what reads from it waits: it has a limit of its own.
+  local client = ("timeout 20 %s/wire client %s %d"):format(bench.tools, gateway, PORT)
   local function pasta(what, n)
-    local line = "timeout 20 pasta --config-net --quiet --runas 0 -- %s %s %d </dev/null 2>/dev/null"
+    local line = "timeout 25 pasta --config-net --quiet --runas 0 -- %s %s %d </dev/null 2>/dev/null"
     local out = io.popen(line:format(client, what, n))
     local text = out:read("a")
     out:close()

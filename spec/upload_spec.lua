@@ -84,6 +84,19 @@ describe("upload and download", function()
     end)
   end)
 
+  it("made links that are inside each by itself, and by way of each other led out of the target", function()
+    with_box(function(files, dir, box)
+      sandbar.assert(box:exec("mkdir -p t/a/b; ln -s ../.. t/a/b/top; ln -s a/b/top/../secret t/out; ln -s a/b/../f t/by; "
+        .. "ln -s ./b/top/f t/a/in; echo inside >t/f"))
+      helper.write_file(dir .. "/secret", "outside")
+      local report = sandbar.assert(files:download("t", dir .. "/t"))
+      table.sort(report.skipped)
+      assert.same({ "/home/user/t/by", "/home/user/t/out" }, report.skipped)
+      assert.equal("inside\n", sh("cat %s/t/a/in", dir))
+      assert.equal(2, select(2, helper.shell("ls " .. dir .. "/t/out")))
+    end)
+  end)
+
   it("never writes through a link that lies in the target", function()
     with_box(function(files, dir)
       files:write_many { ["t/d/f"] = "inside" }

@@ -75,20 +75,22 @@ function hosttree.matcher(pattern)
   end
 end
 
--- Does a link with this text, at this path below the target, stay below it?
+-- Does a link with this text, at this path below the target, stay below it? Behind a name ".." may lead anywhere: the
+-- name may be that of another link.
 function hosttree.stays_inside(path, target)
   if target == nil or target == "" or target:sub(1, 1) == "/" then
     return false
   end
   local _, depth = path:gsub("/", "")
+  local named = false
   for part in target:gmatch("[^/]+") do
     if part == ".." then
       depth = depth - 1
-      if depth < 0 then
+      if named or depth < 0 then
         return false
       end
     elseif part ~= "." then
-      depth = depth + 1
+      named = true
     end
   end
   return true

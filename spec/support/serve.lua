@@ -7,7 +7,7 @@ local json = require "sandbar.json"
 
 local serve = {}
 
-local LIFE = 900 -- s; no file of specs has longer
+local LIFE = 3600 -- s; no file of specs has longer
 
 local KEYS = { "e2b_" .. ("a1"):rep(20), "e2b_" .. ("b2"):rep(20) }
 

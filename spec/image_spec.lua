@@ -352,4 +352,20 @@ describe("a template from an archive", function()
     assert.same({}, sandbar.assert(sandboxes:list()))
     assert.same({}, sandbar.assert(sandboxes.templates:list()))
   end)
+
+  it("that lacks a part, or has a piece of a file behind its end, was refused as if it were this machine's fault", function()
+    local dir, layer = helper.dir(), tar { { name = "a", data = "a" } }
+    for i, how in ipairs {
+      "rm index.json", "rm blobs/sha256/" .. hex(CONFIG), "rm -r blobs; >blobs", "rm index.json; ln -s index.json index.json",
+    } do
+      helper.sh("cd %s && %s", layout(dir .. "/" .. i, { layer }, CONFIG), how)
+      local err = refused("InvalidArgument", build { from = dir .. "/" .. i })
+      assert.is_truthy(err.message:find("^from: "), err.message)
+    end
+    helper.write_file(dir .. "/behind", tar {
+      { name = "x", type = "x", data = "33 GNU.sparse.map=0,1,99999999,1\n" }, { name = "f", data = ("d"):rep(100) },
+    })
+    refused("InvalidArgument", build { from = dir .. "/behind" })
+    assert.same({}, sandbar.assert(sandboxes.templates:list()))
+  end)
 end)

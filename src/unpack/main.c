@@ -384,6 +384,8 @@ __attribute__((noreturn)) static void not_written(void *disk, const char *path)
 {
     switch (lib.archive_errno(disk)) {
     case EEXIST:
+    case EFAULT: /* libarchive writes a piece behind the end of its file so */
+    case EFBIG:
     case EINVAL:
     case EISDIR:
     case ELOOP:

@@ -137,7 +137,9 @@ function Run:image(dir)
   local found, why = image.find({
     read = function(path, max)
       local stat, bad = self.box.files:stat(path, { user = self.user, timeout = self.build:left() })
-      if not stat then
+      if not stat and bad.code then -- there is no way to it in what was unpacked
+        return fail("InvalidArgument", bad.message)
+      elseif not stat then
         return nil, bad
       elseif stat.type ~= "file" or stat.size > max then
         return fail("InvalidArgument", path .. " is no file of a usual size")

@@ -49,6 +49,13 @@ describe("the supervisor", function()
       end)
       assert.equal("NoSpace", why.kind)
       assert.is_true(math.abs(ends - sandbar.assert(box:info()).ends_at) < 10)
+      local port = 0
+      why = refused(function()
+        port = port + 1
+        return box:port(port):expose()
+      end)
+      assert.equal("NoSpace", why.kind)
+      assert.equal(port - 1, #sandbar.assert(box:ports()))
       local n = 0
       why = refused(function()
         n = n + 1

@@ -369,6 +369,12 @@ static int sockets(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fai
     return 0;
 }
 
+static int set_exposed(struct sb_box *b, const char *port, bool on)
+{
+    sb_list_remove(&b->rec.exposed, port);
+    return on ? sb_list_add(&b->rec.exposed, port, strlen(port)) : 0;
+}
+
 static int expose(struct sb_conn *c, const struct sb_wire_in *in, struct sb_failure *f)
 {
     struct sb_box *b = named(in, f);
@@ -381,18 +387,20 @@ static int expose(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
     if (port < 1 || port > 65535)
         return sb_failed(f, "InvalidArgument", 0, "port", "no valid port");
     snprintf(text, sizeof text, "%u", (unsigned)port);
-    sb_list_remove(&b->rec.exposed, text);
-    if (sb_read_u64(&in->fields, SB_F_ON, 1) != 0 &&
-        sb_list_add(&b->rec.exposed, text, strlen(text)) < 0)
-        return sb_failed(f, NULL, ENOMEM, "expose", "memory");
+    const bool was = sb_list_has(&b->rec.exposed, text, strlen(text));
+    int rc = 0;
+    if (set_exposed(b, text, sb_read_u64(&in->fields, SB_F_ON, 1) != 0) < 0)
+        rc = sb_failed(f, NULL, ENOMEM, "expose", "memory");
     size_t shown = sb_record_shown(&b->rec);
-    if (shown == 0 || shown > SB_SHOWN_MAX) {
-        sb_list_remove(&b->rec.exposed, text);
-        return sb_failed(f, "LimitExceeded", 0, "expose", "sandbox %s has too many exposed ports",
-                         b->rec.id);
+    if (rc == 0 && (shown == 0 || shown > SB_SHOWN_MAX))
+        rc = sb_failed(f, "LimitExceeded", 0, "expose", "sandbox %s has too many exposed ports",
+                       b->rec.id);
+    if (rc == 0 && sb_box_save(b) < 0)
+        rc = sb_failed_errno(f, "record", "cannot write the record");
+    if (rc < 0) {
+        set_exposed(b, text, was);
+        return rc;
     }
-    if (sb_box_save(b) < 0)
-        return sb_failed_errno(f, "record", "cannot write the record");
     sb_conn_done(c, in->head.req);
     return 0;
 }

@@ -172,6 +172,32 @@ while True:
     sandbar.assert(sandboxes.snapshots:delete("meanwhile"))
   end)
 
+  it("had been copied, and so a change of its network was said to hold of which its relay did not know yet", function()
+    local box = create { network = { allow = { "203.0.113.7" } } }
+    run(box, "for i in range(5000): open('f%d' % i, 'w').close()")
+    local supervisor, relay = inside.supervisor(helper.root()), nil
+    for pid, stat in pairs(helper.proc.all()) do
+      relay = stat.parent == supervisor and helper.proc.cmdline(pid)[1] == "sandbar-relay" and pid or relay
+    end
+    sandbar.scope(function(scope)
+      helper.sh("kill -STOP %d", relay)
+      local snapshot, job = inside.copying(scope, function()
+        return sandbar.assert(box:snapshot("open", { timeout = 60 }))
+      end)
+      local change = scope:spawn(function() return sandbar.assert(box:update_network("deny")) end)
+      sandbar.sleep(0)
+      assert.equal("deny", sandbar.assert(box:info()).network) -- which is asked after that
+      helper.sh("kill -CONT %d", job)
+      assert.equal("open", snapshot:wait())
+      assert.is_true(sandbar.assert(box:exec("true")).ok)
+      assert.equal("running", change.state)
+      helper.sh("kill -CONT %d", relay)
+      assert.is_true(change:wait { timeout = 20 })
+    end)
+    box:close()
+    sandbar.assert(sandboxes.snapshots:delete("open"))
+  end)
+
   it("did keep its sandbox after the call had ended: pause, snapshot and fork were Busy, and the name was taken", function()
     local box = create()
     local n = 0

@@ -198,7 +198,7 @@ void sb_life_went_on(struct sb_box *b)
     struct sb_failure f;
     if (b->renewed && sb_life_set(b, b->rec.lifetime_ms, &f) < 0)
         sb_box_settle_type(b, SB_S_RESUME, &f);
-    sb_box_settle(b, NULL);
+    sb_box_settle_others(b, SB_S_NETWORK, NULL); /* that is for its relay to say */
 }
 
 static void paused(struct sb_box *b)

@@ -234,4 +234,9 @@ function Boxes.is_away(err, id)
   return errors.is(err) and (err.kind == "NotRunning" or err.kind == "NotFound" and err.id == id)
 end
 
+--- The same of what has failed with an entry: everything does whose handle has been closed meanwhile.
+function Boxes.is_lost(entry, err)
+  return entry.gone or Boxes.is_away(err, entry.id)
+end
+
 return boxes

@@ -255,6 +255,14 @@ function Sink:attend(ping, deadline)
   return true
 end
 
+-- What the client is told of a failure: of its sandbox's end whatever was done in that.
+local function told(context, failure)
+  if context.is_lost and context.is_lost(failure) then
+    return connect.failure("unavailable", "the sandbox does not run")
+  end
+  return failure
+end
+
 local function answer_stream(request, call, kind, context)
   local decoded, failure = read_message(request, call, kind.codec)
   local sink = setmetatable({
@@ -266,7 +274,7 @@ local function answer_stream(request, call, kind, context)
     ok, failure = call.run(context, decoded, sink)
   end
   if not sink.closed then
-    sink:finish(not ok and failure or nil)
+    sink:finish(not ok and told(context, failure) or nil)
   end
 end
 
@@ -325,7 +333,7 @@ local function answer_many(request, call, kind, context)
   else
     value, failure = attended(request, context.timeout, call, context, messages(request, call, kind.codec))
   end
-  sink:finish(not value and failure or nil, value)
+  sink:finish(not value and told(context, failure) or nil, value)
 end
 
 -- ---- unary calls ----
@@ -368,7 +376,7 @@ local function answer_unary(request, call, kind, context)
     bytes, failure = (call.list and encode_list or encode_whole)(call, result, kind.codec)
   end
   if not bytes then
-    local body, status = error_body(failure)
+    local body, status = error_body(told(context, failure))
     return request:respond(status, { ["content-type"] = "application/json" }, encode.value(body))
   end
   return request:respond(200, { ["content-type"] = "application/" .. kind.codec }, bytes)

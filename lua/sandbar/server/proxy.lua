@@ -74,7 +74,7 @@ end
 local function switch(server, request, entry, port)
   local connection, err = entry.box:port(port):connect()
   if not connection then
-    if server.boxes.is_away(err, entry.id) then
+    if server.boxes.is_lost(entry, err) then
       return refuse.not_found(request, entry.id)
     end
     return refuse.closed(request, entry.id, port)
@@ -100,7 +100,7 @@ local function pass(server, request, entry, port)
     body = body_of(request), stream = true, wait = WAIT,
   }
   if not answer then
-    if server.boxes.is_away(err, entry.id) then
+    if server.boxes.is_lost(entry, err) then
       return refuse.not_found(request, entry.id)
     end
     return refuse.closed(request, entry.id, port)

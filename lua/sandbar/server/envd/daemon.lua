@@ -107,7 +107,7 @@ local function dispatch(context, request, target)
   end
   local done, err = handler(context, request, target.query)
   if done == nil and err then
-    if context.boxes.is_away(err, context.entry.id) then
+    if context.is_lost(err) then
       return refuse.not_found(request, context.entry.id)
     end
     return reply.failed(request, err)
@@ -139,6 +139,9 @@ function daemon.serve(server, request, target, id, info)
   end
   return dispatch({
     box = entry.box, entry = entry, boxes = server.boxes, headers = request.headers, workdir = entry.info.cwd,
+    is_lost = function(failure)
+      return server.boxes.is_lost(entry, failure)
+    end,
   }, request, target)
 end
 

@@ -155,7 +155,7 @@ local function run_watch(context, m, sink)
   watching.begin(context.box, watch, path, m.includeEntry, function(event)
     return sink:send { filesystem = event }
   end, function(err)
-    if boxes.is_away(err, entry.id) then
+    if boxes.is_lost(entry, err) then
       sink:cut()
     elseif not sink.closed then
       sink:finish(err)

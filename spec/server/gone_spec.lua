@@ -1,0 +1,61 @@
+-- check: only 5.4
+-- check: no asan
+-- Requests to `sandbar serve` whose sandbox is destroyed while they are answered.
+
+local helper = require "spec.helper"
+local serve = require "spec.support.serve"
+
+local http = require "sandbar.http"
+local json = require "sandbar.json"
+local message = require "sandbar.e2b.message"
+local stream = require "sandbar.stream"
+
+describe("a request whose sandbox is destroyed meanwhile", function()
+  local server, client
+
+  teardown(function()
+    client.port:close()
+    server.stop()
+  end)
+  helper.guard { each = false }
+
+  setup(function()
+    server = serve.start()
+    client = serve.client(server)
+  end)
+
+  it("with a file was an error of the server's", function()
+    local id, headers = client.create()
+    local pieces = { ("x"):rep(300000) }
+    local answer = assert(http.request(client.port, {
+      method = "POST", path = "/files?path=f",
+      headers = client.with(headers, { ["content-type"] = "application/octet-stream", host = "localhost" }),
+      body = function()
+        local piece = table.remove(pieces)
+        if not piece then
+          client.get(204, "DELETE", "/sandboxes/" .. id)
+        end
+        return piece
+      end,
+    }, 20, "ask"))
+    assert.equal(502, answer.status, answer.body)
+  end)
+
+  it("that writes to a process ends with that", function()
+    local id, headers = client.create()
+    local start = json.encode { process = { cmd = "/bin/sleep", args = { "600" } }, stdin = true, tag = "t" }
+    local running = assert(http.request(client.port, { method = "POST", path = "/process.Process/Start", stream = true,
+      body = message.envelope(0, start),
+      headers = client.with(headers, { ["content-type"] = "application/connect+json", host = "localhost" }) }, 20, "ask"))
+    assert(stream.some(running.body, 20))
+    local sandbar = require "sandbar"
+    local input = json.encode { process = { tag = "t" }, input = { stdin = ("eHh4"):rep(200000) } }
+    local sending = sandbar.spawn(http.request, client.port, { method = "POST", path = "/process.Process/SendInput",
+      body = input, headers = client.with(headers, { ["content-type"] = "application/json", host = "localhost" }) }, 20,
+      "ask")
+    client.get(204, "DELETE", "/sandboxes/" .. id)
+    local answer = assert(sending:wait())
+    assert.is_true(answer.status == 502 or answer.status == 503, answer.status .. answer.body)
+    running.body:close()
+  end)
+end)

@@ -67,6 +67,19 @@ local function from_file(self, path)
   return true
 end
 
+-- Adds those that were made: in vain (`off`) while their team has none that the operator has given, so that who takes
+-- a team's key away has not left it those that were made with that.
+local function add_made(self, made)
+  local teams = {}
+  for _, one in pairs(self.by_hash) do
+    teams[one.team] = true
+  end
+  for _, one in ipairs(made) do
+    one.off = not teams[one.team] or nil
+    self.by_hash[one.hash] = self.by_hash[one.hash] or one
+  end
+end
+
 --- Opens them: those in `path` (a file of the operator's) or one of the server's own, and those that were made since.
 function keys.open(store, path)
   local self = setmetatable({ store = store, by_hash = {} }, Keys)
@@ -96,9 +109,7 @@ function keys.open(store, path)
   if not made then
     return nil, err
   end
-  for _, one in ipairs(made) do
-    self.by_hash[one.hash] = self.by_hash[one.hash] or one
-  end
+  add_made(self, made)
   return self
 end
 
@@ -107,7 +118,7 @@ function Keys:check(headers)
   local key = headers:get("x-api-key")
   local given = key or (headers:get("authorization") or ""):match("^[Bb]earer%s+(%S+)$")
   local one = given and self.by_hash[signature.hash(given)]
-  if not one or key and one.token then
+  if not one or one.off or key and one.token then
     return nil
   end
   one.lastUsed = core.wall()

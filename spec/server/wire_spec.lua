@@ -320,6 +320,10 @@ describe("sandbar serve on the wire", function()
     assert.equal("89", (select(2, ask("GET", "/files?path=x", nil, with(headers, { range = "bytes=-2" })))))
     assert.equal(416, (ask("GET", "/files?path=x", nil, with(headers, { range = "bytes=10-" }))))
     local changed = hs["last-modified"]
+    local function part(of) -- was one of a file that had changed behind what the client had
+      return (select(2, ask("GET", "/files?path=x", nil, with(headers, { range = "bytes=2-4", ["if-range"] = of }))))
+    end
+    assert.same({ "234", "0123456789" }, { part(changed), part("Thu, 01 Jan 1970 00:00:00 GMT") })
     assert.equal(304, (ask("GET", "/files?path=x", nil, with(headers, { ["if-modified-since"] = changed }))))
     assert.equal(406, (ask("GET", "/files?path=x", nil, with(headers, { ["accept-encoding"] = "identity;q=0" }))))
     assert.truthy(select(2, ask("GET", "/files?path=/proc/version", nil, headers)):find("Linux", 1, true))
@@ -332,6 +336,10 @@ describe("sandbar serve on the wire", function()
     assert.equal(204, status)
     assert.equal("*", hs["access-control-allow-origin"])
     assert.equal("x-access-token", hs["access-control-allow-headers"])
+    status, _, hs = ask("OPTIONS", "/files?path=x&signature=v1_x", nil, { origin = "http://page.test" })
+    assert.same({ 204, "*" }, { status, hs["access-control-allow-origin"] }) -- a link that names no sandbox
+    status, _, hs = ask("POST", "/files?path=x&signature=v1_x", "", { origin = "http://page.test" })
+    assert.same({ 401, "*" }, { status, hs["access-control-allow-origin"] })
     for _, kind in ipairs { "application/json", "text/plain" } do
       _, _, hs = ask("POST", "/process.Process/List", "{}", with(page, { ["content-type"] = kind }))
       assert.equal("*", hs["access-control-allow-origin"])

@@ -9,6 +9,7 @@ local listing = require "sandbar.server.control.listing"
 local logs = require "sandbar.server.control.logs"
 local keys = require "sandbar.server.control.keys"
 local nested = require "sandbar.nested"
+local open_to = require "sandbar.server.envd.origin"
 local page = require "sandbar.server.page"
 local proxy = require "sandbar.server.proxy"
 local reply = require "sandbar.server.reply"
@@ -107,6 +108,10 @@ end
 
 -- A file link that names no sandbox: the one whose token has signed it.
 local function signed(server, request, target)
+  request = open_to(request)
+  if request.method == "OPTIONS" then -- which the link is not signed for
+    return reply.preflight(request)
+  end
   local list, err = server.provider:list { state = "running" }
   if not list then
     return reply.failed(request, err)

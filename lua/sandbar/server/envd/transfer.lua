@@ -59,9 +59,12 @@ local function acceptable(headers)
   return true
 end
 
--- A range of a request over a file of `size`: first, last (inclusive); nil when the whole is meant; false when it
--- cannot be.
-local function range(headers, size)
+-- A range of a request over a file of `size`, last changed at `changed`: first, last (inclusive); nil when the whole is
+-- meant, as when the client has the beginning of another version (If-Range); false when it cannot be.
+local function range(headers, size, changed)
+  if (headers:get("if-range") or changed) ~= changed then
+    return nil
+  end
   local from, to = (headers:get("range") or ""):match("^bytes=(%d*)%-(%d*)$")
   if not from or from == "" and to == "" then
     return nil
@@ -155,7 +158,7 @@ function transfer.get(context, request, query)
     return nil, err
   end
   local size = entry.size
-  local first, last = range(request.headers, size)
+  local first, last = range(request.headers, size, headers["last-modified"])
   if first == false then
     file:close()
     return nil, reply.refusal(416, ("the file has %d bytes"):format(size))

@@ -247,6 +247,17 @@ describe("the control plane of sandbar serve", function()
     assert.is_nil(stat())
   end)
 
+  it("knew every build for ever that nobody had started", function()
+    local first = client.get(202, "POST", "/v3/templates", '{"name":"many"}')
+    local last
+    for _ = 1, 200 do
+      last = client.get(202, "POST", "/v3/templates", '{"name":"many"}')
+    end
+    local at = "/templates/many/builds/%s/status"
+    assert.equal(400, (client.ask("GET", at:format(first.buildID))))
+    assert.equal("waiting", client.get(200, "GET", at:format(last.buildID)).status)
+  end)
+
   it("answers what it has begun when it is told to end, and nothing else", function()
     local id, headers = client.create()
     local answer, text = begin(headers, "echo begun; while [ ! -e /tmp/go ]; do sleep 0.01; done; echo done")

@@ -117,17 +117,24 @@ end
 
 -- ---- endpoints ----
 
--- Of those that are kept the oldest one that has ended goes.
+-- The oldest one that has ended goes, or where none has the oldest one that nobody has started.
+local function make_room(list)
+  local waiting
+  for i, one in ipairs(list) do
+    if one.ended then
+      table.remove(list, i)
+      return
+    end
+    waiting = waiting or one.status == "waiting" and i
+  end
+  table.remove(list, waiting)
+end
+
 local function remember(server, build)
   server.builds = server.builds or {}
   local list = server.builds
   if #list >= KEPT then
-    for i, one in ipairs(list) do
-      if one.ended then
-        table.remove(list, i)
-        break
-      end
-    end
+    make_room(list)
   end
   list[#list + 1] = build
 end

@@ -1,7 +1,7 @@
 // What the official SDK for JavaScript does with a server: each case is one thing its users rely on. Some run beside each
 // other. Prints "ok NAME (MS ms)" or "not ok NAME: WHY" for each.
 //
-//   E2B_API_URL=... E2B_SANDBOX_URL=... E2B_API_KEY=... node sdk.mjs DIRECTORY_WITH_NODE_MODULES
+//   E2B_API_URL=... E2B_SANDBOX_URL=... E2B_VOLUME_API_URL=... E2B_API_KEY=... node sdk.mjs DIRECTORY_WITH_NODE_MODULES
 
 import assert from 'node:assert/strict'
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
@@ -502,25 +502,24 @@ cases['the network can be closed, and opened later'] = () =>
 cases['volumes'] = async () => {
   const { Volume } = e2b
   const name = 'spec-' + Math.random().toString(36).slice(2)
-  const made = await Volume.create(name, { apiUrl: url })
+  const made = await Volume.create(name)
   const volume = await Volume.connect(made.volumeId)
   assert.ok((await Volume.list()).some((one) => one.name === name))
-  const at = { apiUrl: url }
-  await volume.makeDir('/a/b', { force: true, mode: 0o750, ...at })
-  const written = await volume.writeFile('/a/b/f', 'hello', { uid: 0, gid: 0, mode: 0o600, ...at })
+  await volume.makeDir('/a/b', { force: true, mode: 0o750 })
+  const written = await volume.writeFile('/a/b/f', 'hello', { uid: 0, gid: 0, mode: 0o600 })
   assert.deepEqual([written.name, written.type, written.path, written.size, written.mode, written.uid], ['f', 'file', '/a/b/f', 5, 0o600, 0])
-  assert.equal(await volume.readFile('/a/b/f', at), 'hello')
-  await assert.rejects(() => volume.writeFile('/a/b/f', 'x', at), e2b.VolumeError)
-  await volume.writeFile('/a/b/f', 'more', { force: true, ...at })
-  const info = await volume.getInfo('/a/b/f', at)
+  assert.equal(await volume.readFile('/a/b/f'), 'hello')
+  await assert.rejects(() => volume.writeFile('/a/b/f', 'x'), e2b.VolumeError)
+  await volume.writeFile('/a/b/f', 'more', { force: true })
+  const info = await volume.getInfo('/a/b/f')
   assert.ok(Math.abs(info.mtime - Date.now()) < 60000 && info.size === 4)
-  assert.equal((await volume.updateMetadata('/a/b/f', { mode: 0o640 }, at)).mode, 0o640)
-  assert.deepEqual((await volume.list('/', { depth: 3, ...at })).map((e) => e.path), ['/a', '/a/b', '/a/b/f'])
-  assert.deepEqual((await volume.list('/a', at)).map((e) => e.mode), [0o750])
-  assert.equal(await volume.exists('/a/c', at), false)
-  await assert.rejects(() => volume.readFile('/a/c', at), e2b.VolumePathNotFoundError)
-  await volume.remove('/a', at)
-  assert.equal(await volume.exists('/a/b/f', at), false)
+  assert.equal((await volume.updateMetadata('/a/b/f', { mode: 0o640 })).mode, 0o640)
+  assert.deepEqual((await volume.list('/', { depth: 3 })).map((e) => e.path), ['/a', '/a/b', '/a/b/f'])
+  assert.deepEqual((await volume.list('/a')).map((e) => e.mode), [0o750])
+  assert.equal(await volume.exists('/a/c'), false)
+  await assert.rejects(() => volume.readFile('/a/c'), e2b.VolumePathNotFoundError)
+  await volume.remove('/a')
+  assert.equal(await volume.exists('/a/b/f'), false)
   assert.equal(await Volume.destroy(made.volumeId), true)
   assert.equal(await Volume.destroy(made.volumeId), false)
 }

@@ -27,8 +27,8 @@ describe("the official SDK on Node", function()
   local function run(prefix, only, args, env)
     local server = serve.start(args)
     local out, status = helper.shell(
-      ("E2B_API_URL=%s E2B_SANDBOX_URL=%s E2B_API_KEY=%s E2B_OTHER_KEY=%s %s node spec/server/sdk.mjs $PWD/%s %s"):format(
-        server.url, server.url, server.key, server.other_key, env, NPM, only))
+      ("%s E2B_API_KEY=%s E2B_OTHER_KEY=%s %s node spec/server/sdk.mjs $PWD/%s %s"):format(
+        server.set, server.key, server.other_key, env, NPM, only))
     local record = server.stop()
     results.rest = ("node: %s\n%s\nserver: %s"):format(tostring(status), out, record.stderr)
     for _, name in ipairs(names) do

@@ -18,7 +18,8 @@ function serve.has_ended(box, pattern)
   end) or false
 end
 
---- Starts one: { url, key, other_key (of another team), stop() }. `args`: more of its command line.
+--- Starts one: { url, set (the variables with addresses that its screen tells), key, other_key (of another team),
+--- stop() }. `args`: more of its command line.
 function serve.start(args)
   local keys = helper.write_file(helper.scratch() .. "/keys", table.concat(KEYS, "\n") .. "\n")
   local line = { "serve", "--root", helper.root(), "--listen", "127.0.0.1:0", "--api-key-file", keys }
@@ -26,15 +27,16 @@ function serve.start(args)
     line[#line + 1] = arg
   end
   local child = helper.start_lua(nil, { file = "src/main/sandbar.lua", args = line, timeout = LIFE })
-  local url
-  while not url do
+  local url, set = nil, {}
+  repeat
     local text = child:line()
     if not text then
       error("sandbar serve did not start: " .. child:wait().stderr, 0)
     end
-    url = text:match("E2B_API_URL=(%S+)")
-  end
-  local server = { url = url, key = KEYS[1], other_key = KEYS[2], pid = child.pid }
+    url = url or text:match("E2B_API_URL=(%S+)")
+    set[#set + 1] = text:match("export (E2B_[%u_]+_URL=%S+)")
+  until text:match("^Ctrl%-C")
+  local server = { url = url, set = table.concat(set, " "), key = KEYS[1], other_key = KEYS[2], pid = child.pid }
   -- Ends it as if by accident: its sandboxes stay.
   function server.kill()
     child:signal("KILL")

@@ -124,6 +124,7 @@ local function screen(server)
     "",
     ("  export E2B_API_URL=%s"):format(server.url),
     ("  export E2B_SANDBOX_URL=%s"):format(server.url),
+    ("  export E2B_VOLUME_API_URL=%s"):format(server.url),
     key and ("  export E2B_API_KEY=%s"):format(key) or "  export E2B_API_KEY=...        # one of your file of keys",
     "",
     ("In a browser: %s/"):format(server.url),

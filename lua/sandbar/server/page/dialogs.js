@@ -106,14 +106,14 @@ function setups(key) {
   const word = /^[\w•.-]+$/.test(key) ? key : `'${key.replace(/'/g, `'\\''`)}'`
   const usual = /^e2b_[0-9a-f]+$/.test(session.key)
   return {
-    Shell: `export E2B_API_URL=${url}\nexport E2B_SANDBOX_URL=${url}\nexport E2B_API_KEY=${word}`
+    Shell: `export E2B_API_URL=${url}\nexport E2B_SANDBOX_URL=${url}\nexport E2B_VOLUME_API_URL=${url}\nexport E2B_API_KEY=${word}`
       + (usual ? '' : '\nexport E2B_VALIDATE_API_KEY=false    # for Python: the key is not of the hosted service’s form'),
-    JavaScript: `// npm install e2b, and the three variables of “Shell”\nimport { Sandbox } from 'e2b'\n\n`
+    JavaScript: `// npm install e2b, and the variables of “Shell”\nimport { Sandbox } from 'e2b'\n\n`
       + `const sandbox = await Sandbox.create()\nconst { stdout } = await sandbox.commands.run('echo hello')\n`
       + `console.log(stdout)\nawait sandbox.kill()`,
-    Python: `# pip install e2b, and the three variables of “Shell”\nfrom e2b import Sandbox\n\n`
+    Python: `# pip install e2b, and the variables of “Shell”\nfrom e2b import Sandbox\n\n`
       + `sandbox = Sandbox.create()\nprint(sandbox.commands.run("echo hello").stdout)\nsandbox.kill()`,
-    CLI: `# with the three variables of “Shell”\nnpx @e2b/cli sandbox list`,
+    CLI: `# with the variables of “Shell”\nnpx @e2b/cli sandbox list`,
     Lua: `local sandbar = require "sandbar"\n\nlocal sandboxes = assert(sandbar.open {\n  provider = "e2b", api_url = "${url}",\n`
       + `  sandbox_url = "${url}", api_key = ${quoted},\n})\nlocal box = assert(sandboxes:create {})\n`
       + `print(assert(box:exec { "echo", "hello" }).stdout)\nassert(box:destroy())`,

@@ -4,7 +4,6 @@
 local address = require "sandbar.e2b.address"
 local archive = require "sandbar.e2b.archive"
 local body = require "sandbar.e2b.body"
-local client_of = require "sandbar.e2b.client"
 local digest = require "sandbar.digest"
 local errors = require "sandbar.errors"
 local fields = require "sandbar.e2b.record"
@@ -238,7 +237,10 @@ local function follow(client, template, build, numbers, tell, deadline, timeout)
     if not status or status == true then
       return nil, link.told(err, timeout) or errors.new { kind = "Protocol", op = OP, message = "an empty answer" }
     end
-    local entries = client_of.given(status.logEntries) or {}
+    local entries = fields.list(status.logEntries or {}, "table")
+    if not entries then
+      return nil, errors.new { kind = "Protocol", op = OP, message = "the answer's log makes no sense" }
+    end
     for _, entry in ipairs(entries) do
       lines[#lines + 1] = tostring(entry.message)
       tell { line = tostring(entry.message), level = entry.level, step = numbers[tonumber(entry.step)],

@@ -166,6 +166,18 @@ function Client:target(path, query)
   return self.prefix .. path .. address.query(query or {})
 end
 
+-- What is null is not there.
+local function without_null(value)
+  for key, item in pairs(value) do
+    if item == json.null then
+      value[key] = nil
+    elseif type(item) == "table" then
+      without_null(item)
+    end
+  end
+  return value
+end
+
 -- The JSON that was due: a list of objects where the call is for one, else an object; nil for anything else.
 local function decoded(text, array)
   local value = text:find(array and "^%s*%[" or "^%s*{") and json.decode(text)
@@ -177,7 +189,7 @@ local function decoded(text, array)
       return nil
     end
   end
-  return value
+  return without_null(value)
 end
 
 -- What of an answer counts: the decoded value (true without one), or nil and an error.
@@ -287,14 +299,6 @@ function Client:pages(op, path, timeout, fn)
     after = more ~= "" and more ~= after and more or nil
   until not after
   return true
-end
-
---- A value of JSON that may be null.
-function client.given(value)
-  if value == json.null then
-    return nil
-  end
-  return value
 end
 
 return client

@@ -3,9 +3,9 @@
 
 local audit = require "sandbar.audit"
 local body = require "sandbar.e2b.body"
-local client_of = require "sandbar.e2b.client"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
+local fields = require "sandbar.e2b.record"
 local link = require "sandbar.link"
 local record = require "sandbar.record"
 local spec = require "sandbar.e2b.spec"
@@ -17,36 +17,41 @@ local MOST, UNDO = 1000, 15
 local BESIDE = 8 -- creates at a time
 local LIFETIME = 3600
 
--- The policy as the vendor has it, for a create. Values of headers come back only where the vendor tells them.
+-- The policy as the vendor has it, for a create; nil: that makes no sense. Values of headers come back only where the
+-- vendor tells them.
 local function network_of(detail)
-  local network = client_of.given(detail.network)
-  local out, internet = { maskRequestHost = spec.HOST }, client_of.given(detail.allowInternetAccess)
-  if type(network) ~= "table" then
-    return out, internet
+  local network, out = detail.network or {}, { maskRequestHost = spec.HOST }
+  if type(network) ~= "table" or type(network.rules or {}) ~= "table" then
+    return nil
   end
   for _, name in ipairs { "allowOut", "denyOut" } do
-    local list = client_of.given(network[name])
-    out[name] = list and body.list(list)
+    local list = network[name] ~= nil and fields.list(network[name], "string")
+    if list == nil then
+      return nil
+    end
+    out[name] = list and body.list(list) or nil
   end
-  out.rules = client_of.given(network.rules)
-  for host, rules in pairs(out.rules or {}) do
-    out.rules[host] = body.list(rules)
+  for _, rules in pairs(network.rules or {}) do
+    if not fields.list(rules, "table") then
+      return nil
+    end
+    body.list(rules)
   end
-  out.allowPublicTraffic = client_of.given(network.allowPublicTraffic)
-  return out, internet
+  out.rules, out.allowPublicTraffic = network.rules, network.allowPublicTraffic
+  return out
 end
 
 -- The plan of a copy: what the original has, but its identity.
-local function plan_of(r, snapshot, env)
+local function plan_of(r, network, snapshot, env)
   local of, labels = r.fields, {}
   for name, value in pairs(record.labels(of.label)) do
     labels[name] = value
   end
-  local network, internet = network_of(r.detail)
   return {
     id = core.uuid(), template = snapshot, snapshot = snapshot, labels = labels, label = of.label, env = env,
     lifetime = math.ceil((of.lifetime_ms or LIFETIME * 1000) / 1000), on_expiry = of.on_expiry or "pause_disk",
-    auto_resume = of.auto_resume == 1, user = of.user, cwd = of.cwd, network = network, internet = internet,
+    auto_resume = of.auto_resume == 1, user = of.user, cwd = of.cwd, network = network,
+    internet = r.detail.allowInternetAccess,
   }
 end
 
@@ -99,6 +104,10 @@ function copies.make(driver, id, n, owned, timeout)
   if not r then
     return nil, err
   end
+  local network = network_of(r.detail)
+  if not network then
+    return nil, errors.new { kind = "Protocol", op = "fork", id = id, message = "the answer's network makes no sense" }
+  end
   local name, snapshot = "sandbar-" .. core.uuid() -- known before it is: a lost answer leaves none either
   snapshot, err = driver:snapshot(id, name, true, link.left(deadline))
   if not snapshot then
@@ -107,7 +116,7 @@ function copies.make(driver, id, n, owned, timeout)
   end
   local made, ok = {}
   ok, err = create_all(made, n, function()
-    local copy, why = driver:create(plan_of(r, snapshot, driver.env), link.left(deadline),
+    local copy, why = driver:create(plan_of(r, network, snapshot, driver.env), link.left(deadline),
       owned and "create_scoped" or "create")
     if copy then
       audit.emit("acquire", { what = "sandbox", op = "fork", id = copy.fields.id, owned = owned })

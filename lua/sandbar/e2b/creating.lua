@@ -5,7 +5,6 @@
 -- ends early.
 
 local address = require "sandbar.e2b.address"
-local client_of = require "sandbar.e2b.client"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local finding = require "sandbar.e2b.finding"
@@ -43,19 +42,18 @@ local function older(version, than)
 end
 
 local function secret_of(value)
-  value = client_of.given(value)
   return type(value) == "string" and value ~= "" and core.secret(value) or nil
 end
 
 --- How a sandbox is reached, of the answer to a create, connect or detail call: domain, daemon_version and, as secrets,
 --- daemon_token and traffic_token (of a detail call never).
 function creating.access(answer, domain)
-  local own_domain, network = client_of.given(answer.domain), client_of.given(answer.network)
+  local own_domain, network = answer.domain, answer.network
   return {
     private = type(network) == "table" and network.allowPublicTraffic == false,
     vendor_id = record.vendor_id(answer.sandboxID),
     domain = type(own_domain) == "string" and own_domain ~= "" and own_domain or domain,
-    daemon_version = tostring(client_of.given(answer.envdVersion) or ""),
+    daemon_version = tostring(answer.envdVersion or ""),
     daemon_token = secret_of(answer.envdAccessToken),
     traffic_token = secret_of(answer.trafficAccessToken),
   }

@@ -39,12 +39,12 @@ function identity.read(metadata)
   end
   local out = { id = metadata[ID], token = metadata[TOKEN], labels = {} }
   for name, value in pairs(metadata) do
-    if name:sub(1, #OURS) ~= OURS then
+    if type(name) == "string" and type(value) == "string" and name:sub(1, #OURS) ~= OURS then
       out.labels[name] = value
     end
   end
   for name, key in pairs(KEPT) do
-    out[name] = metadata[key]
+    out[name] = type(metadata[key]) == "string" and metadata[key] or nil
   end
   out.lifetime = tonumber(out.lifetime)
   return out

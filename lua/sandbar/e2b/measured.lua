@@ -83,11 +83,13 @@ function measured.logs(about, driver, id, opts, timeout)
   })
   if not value then
     return nil, err
-  elseif value == true or type(value.logs) ~= "table" then
+  end
+  local lines = value ~= true and fields.list(value.logs, "table")
+  if not lines then
     return nil, errors.new { kind = "Protocol", op = "logs", id = id, message = "the answer has no log" }
   end
   local out = {}
-  for i, item in ipairs(value.logs) do
+  for i, item in ipairs(lines) do
     out[i] = { at = fields.time(item.timestamp), level = item.level, message = item.message,
       fields = type(item.fields) == "table" and item.fields or {} }
   end

@@ -1,14 +1,11 @@
 -- The vendor's answers in the words the handles are written in (those of record.lua, which are the engine's): times in
 -- milliseconds, labels as a list, the policy of the network as rules.
 
-local client = require "sandbar.e2b.client"
 local identity = require "sandbar.e2b.identity"
 local record = require "sandbar.record"
 local time = require "sandbar.e2b.time"
 
 local fields = {}
-
-local given = client.given
 
 fields.time = time.of
 
@@ -17,24 +14,38 @@ local function ms(text)
   return at and at * 1000
 end
 
-local function list(value)
+local function table_of(value)
   return type(value) == "table" and value or {}
+end
+
+--- A list of values of one type, as it was; nil: it is something else.
+function fields.list(value, kind)
+  local count = 0
+  for _ in pairs(table_of(value)) do
+    count = count + 1
+  end
+  for i = 1, count do
+    if type(value[i]) ~= kind then
+      return nil
+    end
+  end
+  return type(value) == "table" and value or nil
 end
 
 -- What the vendor enforces, as a policy of the contract.
 local function add_network(out, detail)
-  local network = list(given(detail.network))
-  local allow, deny = list(given(network.allowOut)), list(given(network.denyOut))
+  local network = table_of(detail.network)
+  local allow, deny = fields.list(network.allowOut, "string") or {}, fields.list(network.denyOut, "string") or {}
   out.net_inject = {}
-  for host, rules in pairs(list(given(network.rules))) do
-    for _, rule in ipairs(list(rules)) do
+  for host, rules in pairs(table_of(network.rules)) do
+    for _, rule in ipairs(fields.list(rules, "table") or {}) do
       out.net_inject[#out.net_inject + 1] = "h" .. host
-      for name in pairs(list(list(rule.transform).headers)) do
+      for name in pairs(table_of(table_of(rule.transform).headers)) do
         out.net_inject[#out.net_inject + 1] = "s" .. name .. ":"
       end
     end
   end
-  if given(detail.allowInternetAccess) == false or #allow == 0 and deny[1] == "0.0.0.0/0" then
+  if detail.allowInternetAccess == false or #allow == 0 and deny[1] == "0.0.0.0/0" then
     out.network = "deny"
   elseif #allow > 0 or #deny > 0 or #out.net_inject > 0 then
     out.network, out.net_allow, out.net_deny = "rules", allow, #allow > 0 and {} or deny
@@ -45,7 +56,7 @@ end
 
 --- The fields of an entry of a list, or of the detail of one. nil: it is not ours.
 function fields.of(entry)
-  local who = identity.read(given(entry.metadata))
+  local who = identity.read(entry.metadata)
   if not who then
     return nil
   end
@@ -55,14 +66,14 @@ function fields.of(entry)
   end
   table.sort(labels)
   local state = entry.state == "paused" and "paused" or entry.state == "running" and "running" or "failed"
-  local lifecycle = list(given(entry.lifecycle))
+  local lifecycle = table_of(entry.lifecycle)
   local out = {
     id = who.id,
     provider_id = fields.vendor_id(entry.sandboxID),
     state = { state },
     kept = state == "paused" and "unknown" or nil, -- the vendor does not say
     label = labels,
-    template = not who.snapshot and (given(entry.alias) or entry.templateID) or nil,
+    template = not who.snapshot and (entry.alias or entry.templateID) or nil,
     snapshot = who.snapshot,
     started_ms = ms(entry.startedAt),
     ends_ms = state == "running" and ms(entry.endAt) or nil,

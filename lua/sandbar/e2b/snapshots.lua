@@ -3,6 +3,7 @@
 local address = require "sandbar.e2b.address"
 local check = require "sandbar.check"
 local errors = require "sandbar.errors"
+local fields = require "sandbar.e2b.record"
 local spec = require "sandbar.e2b.spec"
 
 local snapshots = {}
@@ -26,7 +27,7 @@ function Collection:list(opts)
   end
   local out = {}
   local ok, err = driver.client:pages("list", "/snapshots", timeout, function(item)
-    out[#out + 1] = { name = item.snapshotID, names = type(item.names) == "table" and item.names or {} }
+    out[#out + 1] = { name = item.snapshotID, names = fields.list(item.names, "string") or {} }
   end)
   return ok and out, err
 end

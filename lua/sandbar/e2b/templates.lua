@@ -85,7 +85,7 @@ function Collection:list(opts)
   end
   local out = {}
   local ok, err = client:pages("list", "/v2/templates", timeout, function(item)
-    local names = type(item.names) == "table" and item.names or {}
+    local names = fields.list(item.names, "string") or {}
     out[#out + 1] = {
       name = names[1] or item.templateID, id = item.templateID, names = names,
       created_at = fields.time(item.createdAt), cpus = item.cpuCount, state = item.buildStatus,

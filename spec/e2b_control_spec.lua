@@ -312,7 +312,7 @@ describe("the control plane of E2B", function()
       assert.equal(1, #boxes:list())
     end)
 
-    it("P-06 P-21 P-39 B-25: looking, listing, connecting neither wakes it nor lengthens its life", function()
+    it("B31 P-06 P-21 P-39 B-25: looking, listing, connecting neither wakes it nor lengthens its life", function()
       local box = create { id = "calm" }
       local ends_at = box:info().ends_at
       assert_ok(boxes:connect("calm"))
@@ -432,7 +432,7 @@ describe("the control plane of E2B", function()
   end)
 
   describe("lists", function()
-    it("A-11 A-12 A-104 B-10 B-57: has every page, running and paused, by labels", function()
+    it("B31 A-11 A-12 A-104 B-10 B-57: has every page, running and paused, by labels", function()
       for i = 1, 7 do
         local box = create { labels = { stage = i % 2 == 0 and "even" or "odd" } }
         if i > 5 then

@@ -15,10 +15,21 @@ local assert_ok = sandbar.assert
 
 -- Says what it was asked, and answers by path what the vendor's proxy might say as well.
 local WEB = [==[
-import http.server, json
+import http.server, json, threading
+go = threading.Event()
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    def slowly(self):
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"4\r\none\n\r\n")
+        go.wait(20)
+        self.wfile.write(b"4\r\ntwo\n\r\n0\r\n\r\n" if self.path == "/slow" else b"4\r\ntw")
+        self.close_connection = True
     def answer(self):
+        if self.path in ("/slow", "/cut"): return self.slowly()
+        if self.path == "/go": go.set()
         code = {"/502": 502, "/like": 502, "/403": 403, "/big": 409}.get(self.path, 200)
         body = json.dumps({"path": self.path, "method": self.command,
             "headers": {k.lower(): v for k, v in self.headers.items()}}).encode()
@@ -117,6 +128,23 @@ describe("ports of a hosted sandbox", function()
     -- Who looks like a browser is shown a page for people by the proxy.
     local err = kind("Unavailable", box:port(9):fetch { headers = { { "user-agent", "Mozilla/5.0" } }, stream = true })
     assert.equal("ECONNREFUSED", err.code)
+  end)
+
+  it("B44: an answer comes as the program writes it, and a cut one never looks whole", function()
+    local port = box:port(3000)
+    local bodies = {}
+    for i, path in ipairs { "/slow", "/cut" } do
+      bodies[i] = assert_ok(port:fetch { path = path, stream = true, timeout = 20 }).body
+      assert.equal("one", bodies[i]:read("l", { timeout = 20 }))
+    end
+    assert_ok(port:fetch { path = "/go" }) -- until then no more is written
+    assert.equal("two", bodies[1]:read("l", { timeout = 20 }))
+    assert.same({}, { bodies[1]:read("l", { timeout = 20 }) })
+    local rest, err = bodies[2]:read("a", { timeout = 20 })
+    assert.is_nil(rest)
+    assert.truthy(err and err.kind, "a whole body")
+    bodies[1]:close()
+    bodies[2]:close()
   end)
 
   it("B43 B-49: the program sees Host: localhost:n, the path as it was given, and no token", function()

@@ -275,6 +275,39 @@ describe("commands in a hosted sandbox", function()
     other:close()
   end)
 
+  it("B14: whose sandbox is destroyed or paused from elsewhere under them are told apart, with what there was", function()
+    local function cut(fn)
+      local other, ended, err = assert(boxes:create { lifetime = 60 }), nil, nil
+      sandbar.run(function()
+        local task = sandbar.spawn(function()
+          return other:exec("echo part; sleep 7184")
+        end)
+        repeat
+          sandbar.sleep(0.02)
+        until other:exec({ "pgrep", "-f", "^sleep 7184" }).stdout ~= ""
+        assert(fn(assert(boxes:connect(other.id))))
+        ended, err = task:wait { timeout = 20 }
+      end)
+      assert.is_nil(ended)
+      return err, other
+    end
+    local err, other = cut(function(elsewhere)
+      return elsewhere:pause()
+    end)
+    assert.equal("OutcomeUnknown", err.kind)
+    assert.equal("part\n", err.result.stdout)
+    assert.equal("paused", other.state) -- it goes on with the sandbox
+    assert(boxes:destroy(other.id))
+    other:close()
+    err, other = cut(function(elsewhere)
+      return elsewhere:destroy()
+    end)
+    assert.equal("NotFound", err.kind)
+    assert.equal("part\n", err.cause.result.stdout)
+    assert.equal("gone", other.state)
+    other:close()
+  end)
+
   it("that were running when the sandbox was destroyed are OutcomeUnknown or NotFound, with what there was", function()
     local other = assert(boxes:create { lifetime = 60 })
     local p = assert(other:start "echo on; sleep 100")

@@ -127,7 +127,7 @@ describe("a command over a stream", function()
     end
   end)
 
-  it("takes nothing else for success: OutcomeUnknown with what there was", function()
+  it("B04: takes nothing else for success: OutcomeUnknown with what there was", function()
     for _, script in ipairs {
       "h;" .. START .. out "part" .. "z;", -- whole as HTTP has it
       "h;" .. START .. out "part" .. "c;",
@@ -193,7 +193,7 @@ describe("a command over a stream", function()
     assert.equal('{"error":{"code":"not_found","message":"no"}}', partial.fields.data)
   end)
 
-  it("is cut when nothing comes for too long, keepalives not counted as silence", function()
+  it("B14: is cut when nothing comes for too long, keepalives not counted as silence", function()
     local _, err, partial = capture("h;" .. START .. out "part" .. "q;", nil, 1)
     assert.equal("OutcomeUnknown", err.kind)
     assert.equal("part", partial.bytes)

@@ -119,6 +119,25 @@ describe("upload and download", function()
     end)
   end)
 
+  it("knows ranges in a set, and never takes a slash for one of its characters", function()
+    with_box(function(files, dir)
+      files:write_many { ["t/a1"] = "1", ["t/b2"] = "2", ["t/-3"] = "3", ["t/a/z"] = "4" }
+      for pattern, count in pairs { ["[a-c]?"] = 2, ["[!a-c]?"] = 1, ["[c-]*"] = 1, ["a[!x]z"] = 0, ["a[/]z"] = 0, ["[a/]*"] = 1,
+        ["**/[x-z]"] = 1, ["a/**"] = 1, ["**"] = 4 } do
+        local report = sandbar.assert(files:download("t", dir .. "/out", { match = pattern }))
+        assert.equal(count, report.files, pattern)
+      end
+    end)
+  end)
+
+  it("was held up for years by names that are made for a pattern", function()
+    with_box(function(files, dir, box)
+      sandbar.assert(box:exec("d=a/b/c/d; for i in 1 2 3 4 5 6 7 8; do d=$d/$d; done; mkdir -p t/$d; echo 1 >t/$d/f; echo 1 >t/$d/f.e", { check = true }))
+      local report = sandbar.assert(files:download("t", dir .. "/out", { match = "**/a/**/b/**/c/**/d/**/*.e" }))
+      assert.equal(1, report.files)
+    end)
+  end)
+
   it("does not put a file in the place of a pipe or a device, as /dev/null is", function()
     with_box(function(files, dir)
       files:write("f", "new")

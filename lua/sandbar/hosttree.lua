@@ -51,6 +51,75 @@ function hosttree.split(path)
   return dir == "" and "/" or dir, name
 end
 
+-- ---- patterns ----
+
+-- A pattern is a list of what may come: sets of bytes, and these two, which are any number of them. All ways through it
+-- are followed at once: names may be made for whoever tries one after the other.
+local STAR, ANY = "*", "**"
+local SLASH = 47
+
+-- The bytes between brackets, or all but them. Never a slash.
+local function set_of(text, others)
+  local named, set, i = {}, {}, 1
+  while i <= #text do
+    local last = text:match("^.%-(.)", i) or text:sub(i, i)
+    for byte = text:byte(i), last:byte() do
+      named[byte] = true
+    end
+    i = i + (text:find("^.%-.", i) and 3 or 1)
+  end
+  for byte = 0, 255 do
+    set[byte] = byte ~= SLASH and (named[byte] or false) ~= others
+  end
+  return set
+end
+
+local function parse(pattern)
+  local out, i = {}, 1
+  while i <= #pattern do
+    local no, set, after = pattern:match("^%[(!?)(%]?[^%]]*)%]()", i)
+    if pattern:find("^%*%*", i) then
+      out[#out + 1] = ANY
+      i = pattern:match("^%*%*/?()", i)
+    elseif set and set ~= "" then
+      out[#out + 1] = set_of(set, no ~= "")
+      i = after
+    else
+      local c = pattern:sub(i, i)
+      out[#out + 1] = c == "*" and STAR or c == "?" and set_of("", true) or { [c:byte()] = true }
+      i = i + 1
+    end
+  end
+  return out
+end
+
+-- Adds a place in the pattern, and those behind stars, which may be nothing.
+local function reach(places, parts, i)
+  places[i] = true
+  while parts[i] == STAR or parts[i] == ANY do
+    i = i + 1
+    places[i] = true
+  end
+end
+
+local function matches(parts, text)
+  local places = {}
+  reach(places, parts, 1)
+  for at = 1, #text do
+    local byte, following = text:byte(at), {}
+    for i in pairs(places) do
+      local part = parts[i]
+      if part == ANY or (part == STAR and byte ~= SLASH) then
+        reach(following, parts, i)
+      elseif part and part ~= STAR and part[byte] then
+        reach(following, parts, i + 1)
+      end
+    end
+    places = following
+  end
+  return places[#parts + 1] == true
+end
+
 -- A shell pattern (* ? [set], ** across directories) as a predicate; without a / it is about the name.
 function hosttree.matcher(pattern)
   if pattern == nil then
@@ -60,18 +129,9 @@ function hosttree.matcher(pattern)
   elseif type(pattern) == "function" then
     return pattern
   end
-  local lua = pattern:gsub("[%^%$%(%)%%%.%+%-]", "%%%0")
-  lua = lua:gsub("%*%*/?", "\1"):gsub("%*", "[^/]*"):gsub("\1", ".*"):gsub("%?", "[^/]")
-  lua = lua:gsub("%[(!?)(%]?[^%]]*)(%]?)", function(no, set, close)
-    if close == "" then -- never closed: it stands for itself
-      return "%[" .. no .. set:gsub("%[", "%%[")
-    end
-    return "[" .. (no ~= "" and "^" or "") .. set .. close
-  end)
-  lua = "^" .. lua .. "$"
-  local whole = pattern:find("/", 1, true)
+  local parts, whole = parse(pattern), pattern:find("/", 1, true)
   return function(path)
-    return (whole and path or path:match("[^/]*$")):match(lua) ~= nil
+    return matches(parts, whole and path or path:match("[^/]*$"))
   end
 end
 

@@ -246,6 +246,7 @@ describe("files of a hosted sandbox", function()
     for _, data in ipairs { long, source() } do
       local err = kind("NoSpace", files:write("/d/f", data))
       assert.equal("ENOSPC", err.code)
+      assert.equal("/d/f", err.path) -- was the temporary file's
       assert.equal("begin abort", runs())
     end
     local posts = 0
@@ -261,7 +262,7 @@ describe("files of a hosted sandbox", function()
     assert.is_true(sent == long)
     assert.equal("begin commit", runs())
     posts = 0
-    kind("OutcomeUnknown", files:write("/d/f", source())) -- which gives its pieces once
+    assert.equal("/d/f", kind("OutcomeUnknown", files:write("/d/f", source())).path) -- which gives its pieces once
     assert.equal("begin abort", runs())
     local raised = {}
     local ok, why = pcall(files.write, files, "/d/f", function()

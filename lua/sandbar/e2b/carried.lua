@@ -198,8 +198,9 @@ end
 local function in_pieces()
 end
 
---- A file to be written once, from its start to its end, and finished. `size`: if it is known. Nil and an error.
-function carried.into(calls, path, user, op, size)
+--- A file to be written once, from its start to its end, and finished. `named`: what errors call it; `size`: if it is
+--- known. Nil and an error.
+function carried.into(calls, path, named, user, op, size)
   local port, err = calls:port()
   if not port then
     return nil, errors.from(err, op)
@@ -213,7 +214,7 @@ function carried.into(calls, path, user, op, size)
   if not fetch then
     return nil, errors.from(upload, op)
   end
-  return setmetatable({ fetch = fetch, upload = upload, sent = 0, path = path }, In)
+  return setmetatable({ fetch = fetch, upload = upload, sent = 0, path = named }, In)
 end
 
 -- The answer's meaning.
@@ -259,9 +260,9 @@ function In:close()
 end
 
 -- One try: true, or nil and an error.
-local function put_once(calls, path, user, data, timeout, op)
+local function put_once(calls, path, named, user, data, timeout, op)
   local deadline = link_of.deadline(timeout)
-  local into, err = carried.into(calls, path, user, op, #data)
+  local into, err = carried.into(calls, path, named, user, op, #data)
   local ok = into ~= nil
   for at = 1, ok and #data or 0, PIECE do
     ok, err = into:write(at - 1, data:sub(at, at + PIECE - 1), link_of.left(deadline), op)
@@ -278,12 +279,12 @@ local function put_once(calls, path, user, data, timeout, op)
   return ok and true or nil, err
 end
 
---- Puts all bytes into a file of nobody else's, which may be done twice. True, or nil and an error.
-function carried.put(calls, path, user, data, timeout, op)
+--- Puts all bytes into a file of nobody else's, which may be done twice. `named`: as above. True, or nil and an error.
+function carried.put(calls, path, named, user, data, timeout, op)
   local ok, err = tried(timeout, function(left)
-    return put_once(calls, path, user, data, left, op)
+    return put_once(calls, path, named, user, data, left, op)
   end)
-  return ok, err and errors.from(err, op, { path = path })
+  return ok, err and errors.from(err, op, { path = named })
 end
 
 return carried

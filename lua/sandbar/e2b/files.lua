@@ -260,7 +260,7 @@ function files.write_all(self, op, timeout, fields, data)
     return nil, err
   end
   local r
-  r, err = carried.put(self.rpc, write.temp, fields.user, data, link_of.left(deadline), op)
+  r, err = carried.put(self.rpc, write.temp, write.path, fields.user, data, link_of.left(deadline), op)
   if r then
     r, err = commit(self, op, link_of.left(deadline), write, #data, fields.mode)
   else
@@ -278,7 +278,7 @@ function files.begin(self, op, timeout, fields)
   if not write then
     return nil, err
   end
-  write.into, err = carried.into(self.rpc, write.temp, fields.user, op)
+  write.into, err = carried.into(self.rpc, write.temp, write.path, fields.user, op)
   if not write.into then
     undo(self, op, write, fields.user)
     return nil, err

@@ -268,8 +268,10 @@ describe("commands in a hosted sandbox", function()
     local other = assert(boxes:create { lifetime = 60 })
     assert(other:exec "true")
     assert(other:pause { keep = "disk" })
-    kind("NotRunning", other:exec "true")
-    kind("NotRunning", other:start "true")
+    for _, call in ipairs { "exec", "start" } do
+      local err = kind("NotRunning", other[call](other, "true"))
+      assert.truthy(err.message:find("paused.*resume()"), err.message)
+    end
     assert(boxes:destroy(other.id))
     kind("NotFound", other:exec "true")
     other:close()

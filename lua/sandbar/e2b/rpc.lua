@@ -96,7 +96,8 @@ function rpc.refusal(answer, op)
   end
   local who = answers.of_proxy(answer)
   if who == "gone" then
-    return errors.new { kind = "NotRunning", op = op, status = answer.status, message = "the sandbox does not run" }
+    return errors.new { kind = "NotRunning", op = op, status = answer.status,
+      message = "the sandbox is paused, or about to be; resume() wakes it" }
   elseif who == "port" then
     return errors.new { kind = "Unavailable", op = op, status = answer.status,
       message = "the sandbox's daemon does not answer" }

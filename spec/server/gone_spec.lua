@@ -1,6 +1,7 @@
 -- check: only 5.4
 -- check: no asan
--- Requests to `sandbar serve` whose sandbox is destroyed while they are answered.
+-- Requests to `sandbar serve` whose sandbox is destroyed while they are answered, or whose body ends otherwise than it
+-- should.
 
 local helper = require "spec.helper"
 local serve = require "spec.support.serve"
@@ -10,7 +11,9 @@ local json = require "sandbar.json"
 local message = require "sandbar.e2b.message"
 local stream = require "sandbar.stream"
 
-describe("a request whose sandbox is destroyed meanwhile", function()
+local CLIENT = (os.getenv("SPEC_BUILD") or "build") .. "/spec/raw_client"
+
+describe("a request", function()
   local server, client
 
   teardown(function()
@@ -24,7 +27,7 @@ describe("a request whose sandbox is destroyed meanwhile", function()
     client = serve.client(server)
   end)
 
-  it("with a file was an error of the server's", function()
+  it("with a file was an error of the server's when its sandbox was destroyed meanwhile", function()
     local id, headers = client.create()
     local pieces = { ("x"):rep(300000) }
     local answer = assert(http.request(client.port, {
@@ -41,7 +44,7 @@ describe("a request whose sandbox is destroyed meanwhile", function()
     assert.equal(502, answer.status, answer.body)
   end)
 
-  it("that writes to a process ends with that", function()
+  it("that writes to a process ends with the sandbox", function()
     local id, headers = client.create()
     local start = json.encode { process = { cmd = "/bin/sleep", args = { "600" } }, stdin = true, tag = "t" }
     local running = assert(http.request(client.port, { method = "POST", path = "/process.Process/Start", stream = true,
@@ -57,5 +60,26 @@ describe("a request whose sandbox is destroyed meanwhile", function()
     local answer = assert(sending:wait())
     assert.is_true(answer.status == 502 or answer.status == 503, answer.status .. answer.body)
     running.body:close()
+  end)
+
+  it("with a body that is not what it should be was an error of the server's", function()
+    local _, headers = client.create()
+    local lines = { "Host: localhost\\r\\nX-API-Key: " .. server.key .. "\\r\\n" }
+    for name, value in pairs(headers) do
+      lines[#lines + 1] = ("%s: %s\\r\\n"):format(name, value)
+    end
+    local daemon = table.concat(lines)
+    local function status(target, more, body)
+      local head = ("send=POST %s HTTP/1.1\\r\\n%s%s\\r\\n%s"):format(target, daemon, more, body)
+      local out = helper.sh("%s %s %s shut end", CLIENT, server.url:match(":(%d+)$"), helper.quote(head))
+      return out:match("^HTTP/1.1 (%d+)")
+    end
+    local octets, form = "Content-Type: application/octet-stream\\r\\n",
+      "Content-Type: multipart/form-data; boundary=b\\r\\n"
+    local part = '--b\\r\\nContent-Disposition: form-data; name="file"\\r\\n\\r\\nx'
+    assert.equal("400", status("/files?path=f", octets .. "Transfer-Encoding: chunked\\r\\n", "zz\\r\\n"))
+    assert.equal("400", status("/files?path=f", octets .. "Content-Length: 9\\r\\n", "cut"))
+    assert.equal("400", status("/files?path=f", form .. "Content-Length: 999\\r\\n", part))
+    assert.equal("400", status("/files/compose", "Transfer-Encoding: chunked\\r\\n", "-1\\r\\n"))
   end)
 end)

@@ -16,6 +16,10 @@ local STATUS = {
   Unavailable = 503, NoSpace = 507, Timeout = 504,
 }
 
+-- What went wrong with the request's own body, which these calls take: the client's doing.
+local TAKES_BODY = { read = true, read_all = true, pump_in = true, take_part = true }
+local BODY_STATUS = { Protocol = 400, Closed = 400, Timeout = 408 }
+
 --- A refusal, for handlers to return as second value.
 function reply.refusal(status, message, more)
   return { status = status, message = message, more = more }
@@ -24,7 +28,8 @@ end
 --- Of a refusal, or of what the contract gave as error: status, message.
 function reply.of(failure)
   if errors.is(failure) then
-    return STATUS[failure.kind] or 500, failure.message
+    local of_body = TAKES_BODY[failure.op or ""] and BODY_STATUS[failure.kind]
+    return of_body or STATUS[failure.kind] or 500, failure.message
   end
   return failure.status, failure.message
 end

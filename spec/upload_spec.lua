@@ -2,6 +2,7 @@ local helper = require "spec.helper"
 local inside = require "spec.support.inside"
 
 local core = require "sandbar.core"
+local filecall = require "sandbar.filecall"
 local sandbar = require "sandbar"
 
 describe("upload and download", function()
@@ -117,6 +118,28 @@ describe("upload and download", function()
         assert.equal(count, report.files, pattern)
       end
     end)
+  end)
+
+  it("raised an error in the program for a sandbox that named files as nobody can", function()
+    require "sandbar.files"
+    local OP, dir = filecall.OP, helper.dir()
+    local function told(path, target, top)
+      local files = filecall.new {
+        id = "liar",
+        call = function(_, _, _, _, _, fields)
+          local answer = { fields = { path = top, ftype = "directory" } }
+          return fields.file_op == OP.LIST and { parts = { { path = path, ftype = "link", target = target } } } or answer
+        end,
+      }
+      local report, err = files:download("/t", dir .. "/out")
+      assert.is_nil(report)
+      assert.equal("Protocol", err.kind)
+      assert.equal("", sh("ls -A %s/out", dir))
+    end
+    told("/t/a\0b", "x", "/t")
+    told("/t/link", "..\0x", "/t")
+    told("/t/../u", "x", "/u")
+    told("", "x")
   end)
 
   it("knows ranges in a set, and never takes a slash for one of its characters", function()

@@ -255,13 +255,14 @@ local function list_tree(run, path)
   if not stat then
     return nil, err
   end
-  local start = stat.fields.path:gsub("/+$", "") .. "/"
+  local start = (stat.fields.path or ""):gsub("/+$", "") .. "/"
   local out = {}
   for i, part in ipairs(r.parts or {}) do
     local full = part.path or ""
-    if full:sub(1, #start) ~= start or #full == #start then
+    if full:sub(1, #start) ~= start or #full == #start or (full .. (part.target or "")):find("%z") then
       return nil, errors.new {
-        kind = "Protocol", op = run.op, path = full, message = "the sandbox named a file outside of the tree",
+        kind = "Protocol", op = run.op, path = full,
+        message = "the sandbox named a file outside of the tree, or by what is no name",
       }
     end
     out[i] = { path = full:sub(#start + 1), full = full, type = part.ftype, mode = part.mode, target = part.target }

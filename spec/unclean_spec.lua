@@ -208,6 +208,7 @@ describe("unclean:", function()
       helper.eventually(function() -- also as zombies, where somebody takes them away
         return not helper.proc.stat(pid) and not helper.proc.stat(pid1)
       end)
+      assert.is_false(helper.proc.alive(pid) or helper.proc.alive(pid1))
       local box = sandbar.assert(own:connect("half"))
       sandbar.assert(box:pause { keep = "disk", timeout = 20 })
       assert.is_true(written(text), "it is not on the disk")

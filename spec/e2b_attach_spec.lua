@@ -13,6 +13,8 @@ local sandbox = require "sandbar.sandbox"
 local serve = require "spec.support.serve"
 local wait = require "sandbar.wait"
 
+local kind = helper.kind
+
 describe("a process in a hosted sandbox", function()
   local server, boxes, box
 
@@ -31,12 +33,6 @@ describe("a process in a hosted sandbox", function()
     boxes = assert(provider.open({ api_url = server.url, sandbox_url = server.url, api_key = server.key }, 1))
     box = assert(boxes:create { lifetime = 300 })
   end)
-
-  local function kind(expected, value, err)
-    assert.is_nil(value)
-    assert.equal(expected, err and err.kind, tostring(err))
-    return err
-  end
 
   local function assert_ended(marker)
     assert.is_true(serve.has_ended(box, marker), marker .. " goes on")

@@ -11,38 +11,14 @@ local core = require "sandbar.core"
 local planes = require "spec.support.control_plane"
 local sandbar = require "sandbar"
 
-local assert_ok = sandbar.assert
+local assert_ok, kind = sandbar.assert, helper.kind
 
 describe("the control plane of E2B", function()
   local plane, boxes
 
-  busted.setup(function()
-    plane = planes.start()
-    boxes = plane:open()
+  planes.suite(function(started)
+    plane, boxes = started, started and started:open()
   end)
-
-  helper.guard { growth = 24 }
-
-  busted.teardown(function()
-    boxes = nil
-    collectgarbage()
-    collectgarbage()
-    plane:stop()
-  end)
-
-  before_each(function()
-    plane:faults {}
-    for info in boxes:each() do
-      boxes:destroy(info.provider_id)
-    end
-    plane:log()
-  end)
-
-  local function kind(expected, value, err)
-    assert.is_nil(value)
-    assert.equal(expected, err and err.kind, tostring(err))
-    return err
-  end
 
   local function create(spec)
     spec = spec or {}

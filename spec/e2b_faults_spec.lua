@@ -12,7 +12,7 @@ local core = require "sandbar.core"
 local planes = require "spec.support.control_plane"
 local sandbar = require "sandbar"
 
-local assert_ok = sandbar.assert
+local assert_ok, kind = sandbar.assert, helper.kind
 
 describe("the way to the control plane of E2B", function()
   local plane, boxes, secure, pem
@@ -24,33 +24,15 @@ describe("the way to the control plane of E2B", function()
       .. "-days 2 -subj /CN=plane -addext subjectAltName=IP:127.0.0.1 && cat key cert > both.pem", helper.quote(dir))
     secure = planes.start("tls=" .. pem)
     secure.url = "https://127.0.0.1:" .. secure.port
-    plane = planes.start()
-    boxes = plane:open()
   end)
 
-  helper.guard { growth = 24 }
+  planes.suite(function(started)
+    plane, boxes = started, started and started:open()
+  end)
 
   busted.teardown(function()
-    boxes = nil
-    collectgarbage()
-    collectgarbage()
-    plane:stop()
     secure:stop()
   end)
-
-  before_each(function()
-    plane:faults {}
-    for info in boxes:each() do
-      boxes:destroy(info.provider_id)
-    end
-    plane:log()
-  end)
-
-  local function kind(expected, value, err)
-    assert.is_nil(value)
-    assert.equal(expected, err and err.kind, tostring(err))
-    return err
-  end
 
   local function fault(fields)
     plane:faults { fields }

@@ -11,6 +11,8 @@ local held = require "sandbar.e2b.held"
 local sandbar = require "sandbar"
 local wait = require "sandbar.wait"
 
+local kind = helper.kind
+
 describe("files of a hosted sandbox", function()
   local daemon, files
 
@@ -25,12 +27,6 @@ describe("files of a hosted sandbox", function()
   end)
 
   helper.guard()
-
-  local function kind(expected, value, err)
-    assert.is_nil(value)
-    assert.equal(expected, err and err.kind, tostring(err))
-    return err
-  end
 
   local ENTRY = table.concat({ "f", "/f", "file", "3", "420", "0", "0", "root", "root", "1000000000", "", "" }, "\0")
 

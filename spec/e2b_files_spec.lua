@@ -10,6 +10,8 @@ local serve = require "spec.support.serve"
 local http = require "sandbar.http"
 local sandbar = require "sandbar"
 
+local kind = helper.kind
+
 describe("files of a hosted sandbox", function()
   local server, boxes, box, files
 
@@ -31,12 +33,6 @@ describe("files of a hosted sandbox", function()
   end)
 
   helper.guard { each = false, growth = 24 }
-
-  local function kind(expected, value, err)
-    assert.is_nil(value)
-    assert.equal(expected, err and err.kind, tostring(err))
-    return err
-  end
 
   -- What the sandbox itself says.
   local function said(line)

@@ -2,7 +2,6 @@
 -- check: no user
 -- The release journal of the E2B provider: programs that are killed at any moment, and those that come after them.
 
-local busted = require "busted"
 local helper = require "spec.helper"
 
 local core = require "sandbar.core"
@@ -16,26 +15,12 @@ local assert_ok = sandbar.assert
 describe("the release journal", function()
   local plane, dir
 
-  busted.setup(function()
-    plane = planes.start()
-  end)
-
-  helper.guard { growth = 24 }
-
-  busted.teardown(function()
-    collectgarbage()
-    collectgarbage()
-    plane:stop()
+  planes.suite(function(started)
+    plane = started
   end)
 
   before_each(function()
-    plane:faults {}
     dir = helper.dir("journal")
-    local boxes = plane:open()
-    for info in boxes:each() do
-      boxes:destroy(info.provider_id)
-    end
-    plane:log()
   end)
 
   local function files()

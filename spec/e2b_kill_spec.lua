@@ -52,6 +52,11 @@ describe("a command in a hosted sandbox that nobody waits for", function()
     return ("touch /tmp/%s; sleep %s & sleep %s"):format(name, name, name)
   end
 
+  -- Waits until it has begun.
+  local function begun(name)
+    return ("until test -e /tmp/%s; do sleep 0.02; done"):format(name)
+  end
+
   -- Nothing of it is left.
   local function assert_killed(name)
     assert.is_true(serve.has_ended(box, "^sleep " .. name), name .. " goes on")
@@ -124,9 +129,7 @@ describe("a command in a hosted sandbox that nobody waits for", function()
       local task = sandbar.spawn(function()
         return other:exec(command "8110")
       end)
-      repeat
-        sandbar.sleep(0.02)
-      until box:exec("test -e /tmp/8110").ok
+      assert(box:exec(begun "8110", { timeout = 20 }))
       other:close()
       local r, err = task:wait()
       assert.is_nil(r)
@@ -144,9 +147,7 @@ describe("a command in a hosted sandbox that nobody waits for", function()
       local task = sandbar.spawn(function()
         return box:exec(command "8111")
       end)
-      repeat
-        sandbar.sleep(0.02)
-      until box:exec("test -e /tmp/8111").ok
+      assert(box:exec(begun "8111", { timeout = 20 }))
       assert(without.stdin:write("gone\n"))
       said = without.stdout:read("l")
       task:cancel "enough"
@@ -167,7 +168,7 @@ describe("a command in a hosted sandbox that nobody waits for", function()
       ["8106"] = [[
         sandbar.run(function()
           local task = sandbar.spawn(function() box:exec(arg_line) end)
-          repeat sandbar.sleep(0.02) until box:exec(arg_begun).ok
+          sandbar.assert(box:exec(arg_begun, { timeout = 20 }))
           task:cancel "enough"
           task:wait()
           os.exit(0)
@@ -176,7 +177,7 @@ describe("a command in a hosted sandbox that nobody waits for", function()
       ["8107"] = [[
         sandbar.run(function()
           sandbar.spawn(function() box:exec(arg_line) end)
-          repeat sandbar.sleep(0.02) until box:exec(arg_begun).ok
+          sandbar.assert(box:exec(arg_begun, { timeout = 20 }))
           os.exit(0)
         end)
       ]],
@@ -187,7 +188,7 @@ describe("a command in a hosted sandbox that nobody waits for", function()
         local box = sandbar.assert(boxes:connect(%q))
         local arg_line, arg_begun = %q, %q
         %s
-      ]]):format(server.key, server.url, server.url, box.id, command(name), "test -e /tmp/" .. name, code))
+      ]]):format(server.key, server.url, server.url, box.id, command(name), begun(name), code))
       assert_killed(name)
     end
   end)

@@ -2,7 +2,6 @@
 -- The E2B provider's control plane on every Lua: one life with everything in it. What it does in detail is in
 -- e2b_control_spec and e2b_faults_spec.
 
-local busted = require "busted"
 local helper = require "spec.helper"
 
 local planes = require "spec.support.control_plane"
@@ -13,18 +12,8 @@ local assert_ok = sandbar.assert
 describe("the control plane of E2B on this Lua", function()
   local plane, boxes
 
-  busted.setup(function()
-    plane = planes.start()
-    boxes = plane:open { access_token = planes.TOKEN, team = "t" }
-  end)
-
-  helper.guard { growth = 24 }
-
-  busted.teardown(function()
-    boxes = nil
-    collectgarbage()
-    collectgarbage()
-    plane:stop()
+  planes.suite(function(started)
+    plane, boxes = started, started and started:open { access_token = planes.TOKEN, team = "t" }
   end)
 
   it("lives a life, blocking and in tasks", function()

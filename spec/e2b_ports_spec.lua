@@ -11,7 +11,7 @@ local websockets = require "spec.support.websocket"
 local json = require "sandbar.json"
 local sandbar = require "sandbar"
 
-local assert_ok = sandbar.assert
+local assert_ok, kind = sandbar.assert, helper.kind
 
 -- Says what it was asked, and answers by path what the vendor's proxy might say as well.
 local WEB = [==[
@@ -73,12 +73,6 @@ describe("ports of a hosted sandbox", function()
   end)
 
   helper.guard { each = false, growth = 32 }
-
-  local function kind(expected, value, err)
-    assert.is_nil(value)
-    assert.equal(expected, err and err.kind, tostring(err))
-    return err
-  end
 
   it("A-81 A-82 A-83 B-50: have addresses, and one header of their own", function()
     local port = box:port(3000)

@@ -8,7 +8,7 @@ local serve = require "spec.support.serve"
 
 local sandbar = require "sandbar"
 
-local assert_ok = sandbar.assert
+local assert_ok, kind = sandbar.assert, helper.kind
 
 describe("the control plane of E2B against sandbar serve", function()
   local server, boxes
@@ -34,12 +34,6 @@ describe("the control plane of E2B against sandbar serve", function()
   before_each(function()
     boxes = boxes or open()
   end)
-
-  local function kind(expected, value, err)
-    assert.is_nil(value)
-    assert.equal(expected, err and err.kind, tostring(err))
-    return err
-  end
 
   it("A-13 B-10 B-52 P-35: a life: found, listed, paused, resumed, told apart by labels, destroyed", function()
     local box = assert_ok(boxes:create { id = "life", lifetime = 120, labels = { ["a b"] = "c&d=é", stage = "x" },

@@ -8,6 +8,7 @@
 
 local busted = require "busted"
 local lfs = require "lfs"
+local luassert = require "luassert"
 local system = require "system"
 
 local helper = {}
@@ -59,6 +60,13 @@ end
 -- --- time -------------------------------------------------------------------------------------------
 
 helper.now = system.monotime
+
+--- What a call has given is an error of this kind: the error.
+function helper.kind(expected, value, err)
+  luassert.is_nil(value)
+  luassert.equal(expected, err and err.kind, tostring(err))
+  return err
+end
 
 --- Waits until fn() gives something true, looking every few milliseconds; for things the library gives no
 --- event for (processes going away). Returns what fn gave, or nil and the last second result.

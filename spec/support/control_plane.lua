@@ -1,5 +1,6 @@
 -- The canned control plane of the specs (control_plane.py), and providers that speak to it over real sockets.
 
+local busted = require "busted"
 local helper = require "spec.helper"
 
 local body = require "sandbar.e2b.body"
@@ -65,6 +66,36 @@ end
 
 function Plane:open(more)
   return sandbar.assert(require("sandbar.e2b.provider").open(self:options(more), 2))
+end
+
+--- A plane for the suite that this is called in, as new before each test: nothing there, no faults, an empty log. `use`
+--- is called with it when it is there, and with nil when it is to be let go.
+function plane.suite(use)
+  local self, boxes
+
+  busted.setup(function()
+    self = plane.start()
+    boxes = self:open()
+    use(self)
+  end)
+
+  helper.guard { growth = 24 }
+
+  busted.teardown(function()
+    boxes = nil
+    use(nil)
+    collectgarbage()
+    collectgarbage()
+    self:stop()
+  end)
+
+  busted.before_each(function()
+    self:faults {}
+    for info in boxes:each() do
+      boxes:destroy(info.provider_id)
+    end
+    self:log()
+  end)
 end
 
 return plane

@@ -654,6 +654,26 @@ describe("the control plane of E2B", function()
       assert.equal(before, #boxes.snapshots:list())
     end)
 
+    it("fork(n) left the snapshot whose answer was lost", function()
+      local box = create()
+      local before = #boxes.snapshots:list()
+      plane:faults { { method = "POST", path = "/snapshots$", ["do"] = "lose" } }
+      kind("OutcomeUnknown", box:fork(1))
+      assert.equal(before, #boxes.snapshots:list())
+      plane:faults {
+        { method = "POST", path = "/snapshots$", ["do"] = "lose" },
+        { method = "DELETE", path = "^/templates/", times = 4, ["do"] = "status", status = 500 },
+      }
+      kind("OutcomeUnknown", plane:open({ retries = 0 }):connect(box.id):fork(1))
+      assert.is_truthy(helper.eventually(function()
+        return #boxes.snapshots:list() == before
+      end))
+      plane:faults { { method = "POST", path = "/snapshots$", ["do"] = "status", status = 429 } }
+      plane:log()
+      kind("RateLimited", plane:open({ retries = 0 }):connect(box.id):fork(1))
+      assert.equal(0, core.outstanding()) -- which was not made is not looked for
+    end)
+
     it("fork(n) that failed half way gave up the copies that could not be destroyed at once", function()
       local box = create()
       plane:faults {
@@ -816,6 +836,27 @@ describe("the control plane of E2B", function()
       assert_ok(admin.keys:delete(kept.id))
       assert_ok(admin.keys:delete(kept.id))
       kind("InvalidArgument", admin.keys:delete("x"))
+    end)
+
+    it("B-04 B-05: whose answer was lost stayed; they are revoked, and have the name that they were given", function()
+      local admin = plane:open { access_token = planes.TOKEN, team = "t1", retries = 0 }
+      local before = #assert_ok(admin.keys:list())
+      local function none()
+        return #assert_ok(admin.keys:list()) == before
+      end
+      for what, expected in pairs { lose = "OutcomeUnknown", cut = "OutcomeUnknown", hold = "Timeout" } do
+        plane:faults { { method = "POST", path = "^/api-keys$", ["do"] = what } }
+        kind(expected, admin.keys:create { name = "worker", timeout = what == "hold" and 1 or 20 })
+        assert.is_truthy(helper.eventually(none), what)
+      end
+      plane:faults { { method = "POST", path = "^/api-keys$", ["do"] = "status", status = 400 } }
+      kind("InvalidArgument", admin.keys:create { name = "worker" })
+      assert.equal(0, core.outstanding())
+      local key = assert_ok(admin.keys:create { name = "a #b" })
+      assert.equal("a #b", key.name)
+      assert.equal("a #b", assert_ok(admin.keys:list())[before + 1].name)
+      assert_ok(admin.keys:delete(key.id))
+      kind("InvalidArgument", admin.keys:create { name = ("n"):rep(91) })
     end)
   end)
 end)

@@ -35,11 +35,12 @@ describe("the release journal", function()
   local function program(code)
     return helper.start_lua(([[
       local sandbar = require "sandbar"
-      local boxes = sandbar.assert(require("sandbar.e2b.provider").open({ api_key = %q, api_url = %q, journal = %q }, 1))
+      local boxes = sandbar.assert(require("sandbar.e2b.provider").open({ api_key = %q, api_url = %q, journal = %q,
+        access_token = %q, team = "t" }, 1))
       %s
       print("done") io.stdout:flush()
       while true do sandbar.sleep(10) end
-    ]]):format(planes.KEY, plane.url, dir, code))
+    ]]):format(planes.KEY, plane.url, dir, planes.TOKEN, code))
   end
 
   it("its directory was not synced: the file could be without a name after a crash of the machine", function()
@@ -141,6 +142,69 @@ describe("the release journal", function()
       assert.equal(0, #next_one:list())
       assert.equal(what == "hold" and 0 or 1, #files()) -- of what was not seen, it may still come
     end
+  end)
+
+  -- Until the plane was asked for this.
+  local function asked(wanted)
+    assert(helper.eventually(function()
+      for _, call in ipairs(plane:calls()) do
+        if call:find(wanted) then
+          return true
+        end
+      end
+    end, 10), wanted)
+  end
+
+  it("B-05: the keys of a killed program stayed, and those that it was just given", function()
+    local account = { journal = dir, access_token = planes.TOKEN, team = "t" }
+    local child = program [[
+      k = sandbar.assert(boxes.keys:create_scoped { name = "own" })
+      sandbar.assert(boxes.keys:create { name = "kept" })
+    ]]
+    assert.equal("done", child:line())
+    kill(child)
+    plane:faults { { method = "POST", path = "^/api-keys$", ["do"] = "hold" } }
+    child = program [[ boxes.keys:create { name = "lost" } ]]
+    asked "^POST /api%-keys$"
+    kill(child)
+    assert.equal(1, #files()) -- the first one's went before the second one's key was asked for
+    assert.equal(0, assert_ok(plane:open({ journal = dir }):recover())) -- which cannot ask for keys
+    assert.equal(1, #files())
+    local next_one = plane:open(account)
+    assert.equal(1, assert_ok(next_one:recover()))
+    local left = assert_ok(next_one.keys:list())
+    assert.equal(1, #left)
+    assert.equal("kept", left[1].name)
+    assert.equal(0, #files())
+    assert_ok(next_one.keys:delete(left[1].id))
+  end)
+
+  it("a snapshot of fork(n) that the vendor keeps while copies stand on it stayed for good", function()
+    plane:faults { { method = "DELETE", path = "^/templates/", times = 2, ["do"] = "status", status = 400,
+      message = "there are running or paused sandboxes using it" } }
+    local child = program [[ sandbar.assert(sandbar.assert(boxes:create { lifetime = 600 }):fork(1)) ]]
+    assert.equal("done", child:line())
+    kill(child)
+    local next_one = plane:open { journal = dir }
+    assert.equal(0, assert_ok(next_one:recover()))
+    assert.equal(1, #next_one.snapshots:list())
+    assert.equal(1, #files())
+    assert.equal(1, assert_ok(next_one:recover()))
+    assert.equal(0, #next_one.snapshots:list())
+    assert.equal(2, #next_one:list())
+    assert.equal(0, #files())
+  end)
+
+  it("the snapshot of a killed program's fork(n) stayed", function()
+    plane:faults { { method = "POST", path = "/snapshots$", ["do"] = "hold" } }
+    local child = program [[ sandbar.assert(boxes:create { lifetime = 600 }):fork(1) ]]
+    asked "/snapshots$"
+    kill(child)
+    local next_one = plane:open { journal = dir }
+    assert.equal(1, #next_one.snapshots:list())
+    assert.equal(1, assert_ok(next_one:recover()))
+    assert.equal(0, #next_one.snapshots:list())
+    assert.equal(0, #files())
   end)
 
   it("what cannot be destroyed now is destroyed later", function()

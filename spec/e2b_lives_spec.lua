@@ -179,4 +179,26 @@ describe("a life at the control plane of E2B", function()
       end
     end)
   end)
+
+  it("a program that ended in the middle of fork(n) left its snapshot", function()
+    local box, go = assert_ok(boxes:create { lifetime = 60 }), helper.scratch() .. "/go"
+    plane:faults { { method = "POST", path = "/snapshots$", ["do"] = "hold" } }
+    local child = helper.start_lua(([[
+      local sandbar = require "sandbar"
+      local boxes = sandbar.assert(require("sandbar.e2b.provider").open({ api_key = %q, api_url = %q }, 1))
+      local box = sandbar.assert(boxes:connect(%q))
+      sandbar.run(function()
+        sandbar.spawn(function() box:fork(1) end)
+        repeat sandbar.sleep(0.02) until io.open(%q)
+        os.exit(0)
+      end)
+    ]]):format(planes.KEY, plane.url, box.id, go))
+    asked("^POST .*/snapshots$")
+    assert.equal(1, #boxes.snapshots:list())
+    helper.write_file(go, "")
+    local ended = child:wait()
+    assert.equal("", ended.stderr)
+    assert.equal(0, #boxes.snapshots:list())
+    os.remove(go)
+  end)
 end)

@@ -83,7 +83,8 @@ function E2BProvider:destroy(id, options) end
 ---@return sandbar.Error? err
 function E2BProvider:logs(id, options) end
 
---- Destroys what programs that were killed have left in the journal; the first create does it by itself.
+--- Destroys what programs that were killed have left in the journal (sandboxes, API keys, snapshots of forks; how many);
+--- the first create does it by itself.
 ---@param options? { timeout?: sandbar.Timeout }
 ---@return integer? count
 ---@return sandbar.Error? err

@@ -119,17 +119,17 @@ function http.client(options)
   return native.origin((options.url:gsub("/$", "")), proxy, options.ca_file, limit, options.http2 ~= false)
 end
 
---- What deletes a thing by HTTP on every path out: the recipe, and the release that is to be made of it. `lines` are
---- the headers of its requests. Made before the thing is; recipe:bind(target) when it is known by name. Until then
---- `find` (a target) is asked for a list; the entry in it that holds `mark` has under `key` what is deleted below
---- `prefix`.
+--- What deletes a thing (`what`: "sandbox", "API key", "snapshot") by HTTP on every path out: the recipe, and the
+--- release that is to be made of it. `headers` are those of its requests. Made before the thing is; recipe:bind(target)
+--- when it is known by name. Until then `find` (a target) is asked for a list; the entry in it that holds `mark` has
+--- under `key` what is deleted below `prefix`. Or `early`, a target, is deleted, until it has been there.
 function http.recipe(port, fields)
   local lines, err = headers.lines(fields.headers)
   if not lines then
     return nil, err
   end
-  return native.recipe(port, fields.is_key, fields.id, lines, fields.find, fields.key, fields.prefix, fields.suffix,
-    fields.mark)
+  return native.recipe(port, fields.what, fields.id, lines, fields.find, fields.key, fields.prefix, fields.suffix,
+    fields.mark, fields.early)
 end
 
 --- Starts a request: its operation, and what the body is written to when it comes in pieces. nil and an error

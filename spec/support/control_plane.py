@@ -222,8 +222,9 @@ def with_templates(method, parts, query, body):
         return 200, [{"tag": tag, "buildID": b, "createdAt": "2026-09-01T10:00:00Z"}
                      for (name, tag), b in sorted(tags.items()) if name == parts[1]], {}
     if method == "DELETE" and len(parts) == 2:
-        if parts[1] in snapshots:
-            del snapshots[parts[1]]
+        own = "team/" + parts[1] + ":default"
+        if parts[1] in snapshots or own in snapshots:
+            del snapshots[parts[1] if parts[1] in snapshots else own]
             return 204, None, {}
         name = parts[1].split(":")[0]
         if name not in templates:

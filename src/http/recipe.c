@@ -17,10 +17,10 @@
 struct sb_recipe {
     struct sb_object object;
     struct sb_port *port;
-    int is_key;
+    enum sb_recipe_what what;
     struct sb_slice *headers;
     size_t header_count;
-    char *find, *mark, *key, *prefix, *suffix;
+    char *find, *mark, *key, *prefix, *suffix, *early;
     _Atomic(char *) target;
     /* [io] while it runs */
     struct sb_release *running;
@@ -42,6 +42,7 @@ static void free_memory(struct sb_recipe *recipe)
     free(recipe->key);
     free(recipe->prefix);
     free(recipe->suffix);
+    free(recipe->early);
     free(recipe->target);
     sb_object_unref(recipe->port);
     free(recipe);
@@ -77,9 +78,9 @@ static int is_missing(const struct sb_recipe *recipe, const struct sb_answered *
 {
     static const char no_key[] = "id not found";
     size_t n = sizeof no_key - 1;
-    return answer->status == 404 &&
-           (sb_peek_has_code(404, answer->body, answer->body_len) ||
-            (recipe->is_key && answer->body_len >= n && memcmp(answer->body, no_key, n) == 0));
+    return answer->status == 404 && (sb_peek_has_code(404, answer->body, answer->body_len) ||
+                                     (recipe->what == SB_RECIPE_KEY && answer->body_len >= n &&
+                                      memcmp(answer->body, no_key, n) == 0));
 }
 
 /* What an answer means to somebody who wants the thing to be gone; 0: that it is. */
@@ -95,15 +96,34 @@ static int judge(const struct sb_recipe *recipe, const struct sb_answered *answe
     }
     if ((answer->status / 100 == 2 && !is_page(answer)) || is_missing(recipe, answer))
         return 0;
+    int is_used = answer->status == 409 || /* or sandboxes stand on it */
+                  (answer->status == 400 && recipe->what == SB_RECIPE_SNAPSHOT);
     enum sb_err kind = answer->status == 401   ? SB_ERR_UNAUTHENTICATED
                        : answer->status == 403 ? SB_ERR_PERMISSION_DENIED
-                       : answer->status == 409 ? SB_ERR_BUSY
+                       : is_used               ? SB_ERR_BUSY
                        : answer->status / 100 == 2 || answer->status == 404 ||
                                answer->status == 429 || answer->status / 100 == 5
                            ? SB_ERR_UNAVAILABLE /* a stranger's perhaps, on the way there */
                            : SB_ERR_PROTOCOL;
     sb_fail(err, kind, "the answer is %ld", answer->status);
     return -1;
+}
+
+static void not_seen(struct sb_recipe *recipe)
+{
+    struct sb_error err;
+    sb_fail(&err, SB_ERR_UNAVAILABLE, "it was asked for, and there is no sign of it yet");
+    finish(recipe, &err);
+}
+
+static void on_early(void *arg, const struct sb_answered *answer)
+{
+    struct sb_recipe *recipe = arg;
+    struct sb_error err;
+    if (is_missing(recipe, answer))
+        not_seen(recipe);
+    else
+        finish(recipe, judge(recipe, answer, &err) == 0 ? NULL : &err);
 }
 
 static void on_deleted(void *arg, const struct sb_answered *answer)
@@ -158,8 +178,7 @@ static void on_found(void *arg, const struct sb_answered *answer)
         return;
     }
     if (find_marked(recipe, (const char *)answer->body, answer->body_len, value) == 0) {
-        sb_fail(&err, SB_ERR_UNAVAILABLE, "it was asked for, and there is no sign of it yet");
-        finish(recipe, &err);
+        not_seen(recipe);
         return;
     }
     if (asprintf(&target, "%s%s%s", recipe->prefix, value, recipe->suffix) < 0) {
@@ -186,9 +205,10 @@ static void run(struct sb_release *release, void *data)
     char *target = recipe->target;
     recipe->running = release;
     recipe->patience.fire = on_patience;
-    int rc = target != NULL         ? delete_it(recipe, target, &err)
-             : recipe->find != NULL ? ask(recipe, "GET", recipe->find, on_found, &err)
-                                    : 1;
+    int rc = target != NULL          ? delete_it(recipe, target, &err)
+             : recipe->early != NULL ? ask(recipe, "DELETE", recipe->early, on_early, &err)
+             : recipe->find != NULL  ? ask(recipe, "GET", recipe->find, on_found, &err)
+                                     : 1;
     if (rc != 0)
         finish(recipe, rc < 0 ? &err : NULL);
 }
@@ -218,9 +238,10 @@ static int copy_lines(struct sb_recipe *recipe, const struct sb_recipe_options *
 
 static int copy_texts(struct sb_recipe *recipe, const struct sb_recipe_options *options)
 {
-    const char *from[] = {options->find, options->mark, options->key, options->prefix,
-                          options->suffix};
-    char **to[] = {&recipe->find, &recipe->mark, &recipe->key, &recipe->prefix, &recipe->suffix};
+    const char *from[] = {options->find,   options->mark,   options->key,
+                          options->prefix, options->suffix, options->early};
+    char **to[] = {&recipe->find,   &recipe->mark,   &recipe->key,
+                   &recipe->prefix, &recipe->suffix, &recipe->early};
     for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
         *to[i] = from[i] != NULL ? strdup(from[i]) : NULL;
         if (from[i] != NULL && *to[i] == NULL)
@@ -232,20 +253,22 @@ static int copy_texts(struct sb_recipe *recipe, const struct sb_recipe_options *
 struct sb_recipe *sb_recipe_new(struct sb_port *port, const struct sb_recipe_options *options,
                                 struct sb_release **release, struct sb_error *err)
 {
-    static const struct sb_release_type sandbox = {"sandbox", run, let_go};
-    static const struct sb_release_type key = {"API key", run, let_go};
+    static const struct sb_release_type types[] = {
+        [SB_RECIPE_SANDBOX] = {"sandbox", run, let_go},
+        [SB_RECIPE_KEY] = {"API key", run, let_go},
+        [SB_RECIPE_SNAPSHOT] = {"snapshot", run, let_go},
+    };
     struct sb_recipe *recipe = calloc(1, sizeof *recipe);
     if (recipe == NULL)
         goto no_memory;
     sb_object_init(&recipe->object, &sb_recipe_type);
     recipe->port = sb_object_ref(port);
-    recipe->is_key = options->is_key;
+    recipe->what = options->what;
     if (copy_lines(recipe, options) < 0 || copy_texts(recipe, options) < 0) {
         sb_object_unref(recipe);
         goto no_memory;
     }
-    *release =
-        sb_release_new(options->is_key ? &key : &sandbox, sb_object_ref(recipe), options->id);
+    *release = sb_release_new(&types[options->what], sb_object_ref(recipe), options->id);
     if (*release != NULL)
         return recipe;
     sb_object_unref(recipe); /* the release's */

@@ -10,20 +10,28 @@
 #include "http.h"
 #include "lines.h"
 
-/* recipe(port, is_key, id, lines, find | nil, key | nil, prefix | nil, suffix | nil, mark | nil) -> recipe, release */
+/* recipe(port, what, id, lines, find | nil, key | nil, prefix | nil, suffix | nil, mark | nil, early | nil) -> recipe,
+ * release */
 static int new_recipe(lua_State *L)
 {
+    static const char *const whats[] = {
+        [SB_RECIPE_SANDBOX] = "sandbox",
+        [SB_RECIPE_KEY] = "API key",
+        [SB_RECIPE_SNAPSHOT] = "snapshot",
+        NULL,
+    };
     struct sb_port *port = sb_lua_check_object(L, 1, &sb_port_type);
     struct sb_recipe_options options = {
-        .is_key = lua_toboolean(L, 2),
+        .what = (enum sb_recipe_what)luaL_checkoption(L, 2, NULL, whats),
         .id = luaL_checkstring(L, 3),
         .find = luaL_optstring(L, 5, NULL),
         .key = luaL_optstring(L, 6, "id"),
         .prefix = luaL_optstring(L, 7, "/"),
         .suffix = luaL_optstring(L, 8, ""),
         .mark = luaL_optstring(L, 9, NULL),
+        .early = luaL_optstring(L, 10, NULL),
     };
-    lua_settop(L, 9);
+    lua_settop(L, 10);
     options.headers = sb_lua_check_lines(L, 4, &options.header_count);
     struct sb_error err = {SB_OK};
     struct sb_release *release = NULL;

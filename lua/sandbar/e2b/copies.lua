@@ -1,17 +1,25 @@
 -- fork(n): a snapshot, creates from it with identities of their own, and no snapshot left. (The vendor's own fork
--- copies the identity, too, which then two sandboxes have.)
+-- copies the identity, too, which then two sandboxes have.) The snapshot has its name before it is, and its release and
+-- its line in the journal with that.
 
+local address = require "sandbar.e2b.address"
 local audit = require "sandbar.audit"
 local body = require "sandbar.e2b.body"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local fields = require "sandbar.e2b.record"
+local lazy = require "sandbar.lazy"
 local link = require "sandbar.link"
+local own = require "sandbar.own"
 local record = require "sandbar.record"
 local spec = require "sandbar.e2b.spec"
 local task = require "sandbar.task"
 
+local http, snapshots = lazy "sandbar.http", lazy "sandbar.e2b.snapshots"
+
 local copies = {}
+
+local NAME = "sandbar-" -- of a snapshot, before its token
 
 local MOST, UNDO = 1000, 15
 local BESIDE = 8 -- creates at a time
@@ -55,7 +63,76 @@ local function plan_of(r, network, snapshot, env)
   }
 end
 
-local function undo(driver, made, snapshot)
+-- The snapshot to be: token, name and, where there can be one, its release; nil and an error.
+local function intend(client, deadline)
+  local token = core.uuid()
+  local self = { token = token, name = NAME .. token, client = client }
+  if client.journal then
+    local noted, why = client.journal:intent("snapshot", token, self.name, link.left(deadline))
+    if not noted then
+      return nil, why
+    end
+  end
+  if client.injected then
+    return self
+  end
+  local port, err = client.transport:origin()
+  if not port then
+    return nil, err
+  end
+  local target = "/templates/" .. address.escape(self.name)
+  self.recipe, self.release = http.recipe(port, {
+    what = "snapshot", id = self.name, headers = client:lines(), early = client:target(target),
+  })
+  if not self.recipe then
+    return nil, self.release
+  end
+  self.keeper = own.keeper(self.release)
+  return self
+end
+
+-- After a failure of these kinds it may still come.
+local OPEN = { OutcomeUnknown = true, Timeout = true, Cancelled = true, Protocol = true }
+
+-- `refusal`: what asking for it has failed of, nil: it is there. What cannot be deleted now, or may still come, is its
+-- release's, which goes on for a while. Where the vendor keeps what copies stand on it stays, and in the journal, for
+-- when they are gone.
+local function drop(self, refusal)
+  local open = refusal and (OPEN[refusal.kind] or (refusal.status or 0) >= 500)
+  local gone, err = refusal and not open, nil
+  if not gone then
+    task.shield(function()
+      gone, err = snapshots.delete(self.client, self.snapshot or self.name, UNDO, "fork")
+    end)
+    gone = gone or err.kind == "NotFound" and not open
+  end
+  local used = not gone and err.kind == "Busy"
+  if used then
+    audit.emit("release", { what = "snapshot", op = "fork", id = self.name, error = err })
+  elseif gone and self.client.journal then
+    self.client.journal:done(self.token)
+  end
+  if not self.release then
+    return
+  elseif gone or used then
+    self.release:cancel()
+    self.keeper.settled()
+  else
+    self.release:fire()
+  end
+end
+
+--- Deletes the snapshot of a fork by its token: how many there were; nil: there are sandboxes that stand on it; nil and
+--- an error.
+function copies.forget(client, token, timeout, op)
+  local ok, err = snapshots.delete(client, NAME .. token, timeout, op)
+  if ok or err.kind == "NotFound" then
+    return ok and 1 or 0
+  end
+  return nil, err.kind ~= "Busy" and err or nil
+end
+
+local function undo(made)
   task.shield(function()
     for _, r in pairs(made) do
       if r.driver:destroy(r.fields.id, UNDO) then
@@ -64,7 +141,6 @@ local function undo(driver, made, snapshot)
         r.release:fire() -- which goes on trying for a while
       end
     end
-    driver:delete_snapshot(snapshot, UNDO)
   end)
 end
 
@@ -108,11 +184,20 @@ function copies.make(driver, id, n, owned, timeout)
   if not network then
     return nil, errors.new { kind = "Protocol", op = "fork", id = id, message = "the answer's network makes no sense" }
   end
-  local name, snapshot = "sandbar-" .. core.uuid() -- known before it is: a lost answer leaves none either
-  snapshot, err = driver:snapshot(id, name, true, link.left(deadline))
+  local image
+  image, err = intend(driver.client, deadline)
+  if not image then
+    return nil, errors.from(err, "fork", { id = id })
+  end
+  local snapshot
+  snapshot, err = driver:snapshot(id, image.name, true, link.left(deadline))
   if not snapshot then
-    undo(driver, {}, name)
+    drop(image, err)
     return nil, errors.from(err, "fork")
+  end
+  image.snapshot = snapshot
+  if image.recipe then
+    image.recipe:bind(driver.client:target("/templates/" .. address.escape(snapshot)))
   end
   local made, ok = {}
   ok, err = create_all(made, n, function()
@@ -124,17 +209,17 @@ function copies.make(driver, id, n, owned, timeout)
     return copy, why
   end)
   if not ok then
-    undo(driver, made, snapshot)
+    undo(made)
+  end
+  drop(image)
+  if not ok then
     return nil, errors.from(link.told(err, timeout), "fork", { id = id })
   end
-  task.shield(function()
-    driver:delete_snapshot(snapshot, UNDO)
-  end)
   if not owned then
     for _, copy in ipairs(made) do
       ok, err = copy.driver:keep(copy.fields.id, link.left(deadline))
       if not ok then
-        undo(driver, made, snapshot)
+        undo(made)
         return nil, errors.from(err, "fork", { id = id })
       end
     end

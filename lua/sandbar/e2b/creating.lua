@@ -149,7 +149,8 @@ local function recipe_for(client, plan, token)
     return nil, err
   end
   return http.recipe(port, {
-    id = plan.id, headers = client:lines(), key = "sandboxID", prefix = client:target("/sandboxes/"), mark = token,
+    what = "sandbox", id = plan.id, headers = client:lines(), key = "sandboxID", mark = token,
+    prefix = client:target("/sandboxes/"),
     find = client:target("/v2/sandboxes", {
       { "metadata", address.filter(identity.filter { id = plan.id, token = token }) },
       { "state", "running,paused" },
@@ -218,7 +219,7 @@ local function create(client, plan, timeout, op)
   end
   local token = identity.token()
   if client.journal then
-    local noted, why = client.journal:intent(token, plan.id, link.left(deadline))
+    local noted, why = client.journal:intent("sandbox", token, plan.id, link.left(deadline))
     if not noted then
       return nil, errors.from(why, op, { id = plan.id })
     end

@@ -16,7 +16,7 @@ local spec = require "sandbar.e2b.spec"
 local values = require "sandbar.values"
 
 local copies, measured = lazy "sandbar.e2b.copies", lazy "sandbar.e2b.measured"
-local ports, snapshots = lazy "sandbar.e2b.ports", lazy "sandbar.e2b.snapshots"
+local ports = lazy "sandbar.e2b.ports"
 
 local driver = {}
 
@@ -374,10 +374,6 @@ function Driver:snapshot(id, name, _, timeout)
     return nil, errors.new { kind = "Protocol", op = "snapshot", id = id, message = "the answer names no snapshot" }
   end
   return value.snapshotID
-end
-
-function Driver:delete_snapshot(name, timeout)
-  return snapshots.delete(self.client, name, timeout, "delete")
 end
 
 function Driver:copies(id, n, owned, timeout)

@@ -1,8 +1,8 @@
 -- The release journal: what a program that is killed had created for itself is destroyed by the next one. open {
 -- journal } names a directory; each process writes a file of its own there, locked as long as it lives. Lines:
 --
---   i <token> <time> <id>   before a create is sent, on the disk
---   k <token>               the sandbox is nobody's from now on, on the disk before anybody hears of it
+--   i <token> <time> <id>   before a create is sent, on the disk; s: the snapshot of a fork; a: an API key
+--   k <token>               it is nobody's from now on, on the disk before anybody hears of it
 --   d <token>               nothing of it is there
 --
 -- A file that nobody holds the lock of is another's who has ended. Whoever takes its lock looks up what is neither
@@ -10,6 +10,7 @@
 -- is not to be seen may still come: such a file stays for later.
 
 local address = require "sandbar.e2b.address"
+local audit = require "sandbar.audit"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local finding = require "sandbar.e2b.finding"
@@ -20,6 +21,7 @@ local link = require "sandbar.link"
 local record = require "sandbar.e2b.record"
 local wait = require "sandbar.wait"
 
+local copies, keys = lazy "sandbar.e2b.copies", lazy "sandbar.e2b.keys"
 local http, turns = lazy "sandbar.http", lazy "sandbar.turns"
 
 local journal = {}
@@ -28,7 +30,9 @@ local Journal = {}
 Journal.__index = Journal
 
 local OP = "journal"
-local COMING = 120 -- seconds after which a create that is not to be seen will not come any more
+-- What a line is about; seconds after which what is not to be seen will not come any more.
+local LETTERS = { sandbox = "i", snapshot = "s", ["API key"] = "a" }
+local COMING = { i = 120, s = 900, a = 120 }
 local CHUNK = 1048576
 local UNDO = 30
 
@@ -118,12 +122,12 @@ function Journal:write(line, durable, timeout)
   return true
 end
 
---- Before a create is sent. True, or nil and an error: then it must not be.
-function Journal:intent(token, id, timeout)
-  return self:write(("i %s %.0f %s\n"):format(token, core.wall(), id), true, timeout)
+--- Before a create is sent of `what`: "sandbox", "snapshot", "API key". True, or nil and an error: then it must not be.
+function Journal:intent(what, token, id, timeout)
+  return self:write(("%s %s %.0f %s\n"):format(LETTERS[what], token, core.wall(), id), true, timeout)
 end
 
---- The sandbox is kept: no later program destroys it.
+--- It is kept: no later program destroys it.
 function Journal:kept(token, timeout)
   return self:write(("k %s\n"):format(token), true, timeout)
 end
@@ -149,14 +153,14 @@ local function read_all(file)
   end
 end
 
--- { token = time } of what is neither kept nor done. A last line that was cut says nothing; what a failed write has
--- left between two lines neither.
+-- { token = { what, at } } of what is neither kept nor done. A last line that was cut says nothing; what a failed write
+-- has left between two lines neither.
 local function outstanding(text)
   local open = {}
   for line in text:gmatch("([^\n]*)\n") do
-    local what, token, at = line:match("^%z*([ikd]) ([%x-]+) ?(%d*)")
-    if what == "i" then
-      open[token] = tonumber(at) or 0
+    local what, token, at = line:match("^%z*([iskad]) ([%x-]+) ?(%d*)")
+    if COMING[what] then
+      open[token] = { what = what, at = tonumber(at) or 0 }
     elseif what then
       open[token] = nil
     end
@@ -164,15 +168,17 @@ local function outstanding(text)
   return open
 end
 
--- Destroys what one create has made. True when nothing of it is there and nothing will come.
-function Journal:settle(token, at, deadline)
-  local found, err = finding.all(self.client, identity.filter { token = token }, link.left(deadline), OP)
+-- What one create has made, by its token: how many there were, gone now; nil: that cannot be told; nil and an error.
+local settle = {}
+
+function settle.i(client, token, deadline)
+  local found, err = finding.all(client, identity.filter { token = token }, link.left(deadline), OP)
   if not found then
     return nil, err
   end
   for _, entry in ipairs(found) do
     local ok
-    ok, err = self.client:call {
+    ok, err = client:call {
       op = OP, method = "DELETE", path = "/sandboxes/" .. address.escape(record.vendor_id(entry.sandboxID)),
       timeout = link.left(deadline), repeatable = true,
     }
@@ -180,7 +186,24 @@ function Journal:settle(token, at, deadline)
       return nil, err
     end
   end
-  return #found > 0 or core.wall() - at > COMING, #found
+  return #found
+end
+
+function settle.s(client, token, deadline)
+  return copies.forget(client, token, link.left(deadline), OP)
+end
+
+function settle.a(client, token, deadline)
+  return keys.forget(client, token, link.left(deadline), OP)
+end
+
+-- True when nothing of it is there and nothing will come, and how many there were.
+function Journal:settle(token, line, deadline)
+  local count, err = settle[line.what](self.client, token, deadline)
+  if err then
+    return nil, err
+  end
+  return count ~= nil and (count > 0 or core.wall() - line.at > COMING[line.what]), count or 0
 end
 
 function Journal:replay_file(name, deadline)
@@ -198,8 +221,8 @@ function Journal:replay_file(name, deadline)
     return not mine and not why and 0 or nil, why
   end
   local settled, count = true, 0
-  for token, at in pairs(outstanding(text)) do
-    local ok, n = self:settle(token, at, deadline)
+  for token, line in pairs(outstanding(text)) do
+    local ok, n = self:settle(token, line, deadline)
     if ok == nil then
       file:close()
       return nil, n
@@ -213,8 +236,9 @@ function Journal:replay_file(name, deadline)
   return count
 end
 
---- Destroys what ended programs have left. How many sandboxes there were, or nil and an error.
+--- Destroys what ended programs have left. How many things there were, or nil and an error.
 function Journal:replay(timeout)
+  self.replayed = true
   local deadline = link.deadline(timeout or UNDO)
   local entries, err = hosttree.list(self.path, OP, link.left(deadline))
   if not entries then
@@ -233,6 +257,16 @@ function Journal:replay(timeout)
     return nil, errors.from(failed, OP)
   end
   return count
+end
+
+--- The same before anything is made here, once. That it fails is told; what is made does not fail of it.
+function Journal:replay_once()
+  if not self.replayed then
+    local count, err = self:replay()
+    if err or count > 0 then
+      audit.emit("release", { what = "journal", op = "replay", id = self.path, count = count, error = err })
+    end
+  end
 end
 
 return journal

@@ -47,18 +47,6 @@ local function claimed(state)
   return state._attested or claims.all()
 end
 
--- What killed programs have left, before anything is made here. That it fails is told; a create does not fail of it.
-local function replay_once(state)
-  local journal = state._driver.client.journal
-  if journal and not state._replayed then
-    state._replayed = true
-    local count, err = journal:replay()
-    if err or count > 0 then
-      audit.emit("release", { what = "journal", op = "replay", id = journal.path, count = count, error = err })
-    end
-  end
-end
-
 local function allocate(self, op, given, opts, scope)
   local state, timeout = ready(self, op, opts)
   if not state then
@@ -77,7 +65,9 @@ local function allocate(self, op, given, opts, scope)
     end
   end
   local deadline = link.deadline(timeout)
-  replay_once(state)
+  if state._driver.client.journal then
+    state._driver.client.journal:replay_once()
+  end
   local r
   r, err = state._driver:create(plan, link.left(deadline), op)
   if not r then
@@ -268,7 +258,7 @@ function methods:destroy(id, opts)
 end
 
 --- Destroys what programs that were killed have left in the journal, as the first create does by itself. How many
---- sandboxes there were.
+--- sandboxes, snapshots and keys there were.
 function methods:recover(opts)
   opts = check.options("recover", 1, opts, TIMEOUT)
   local state, timeout = ready(self, "recover", opts)
@@ -280,7 +270,6 @@ function methods:recover(opts)
     return nil, errors.new { kind = "Unsupported", op = "recover", clause = "journal",
       message = "journal: open { journal = directory } has none" }
   end
-  state._replayed = true
   local count, err = journal:replay(timeout)
   return count, err and errors.from(err, "recover")
 end

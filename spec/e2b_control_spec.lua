@@ -35,6 +35,23 @@ describe("the control plane of E2B", function()
       assert.equal(0, #plane:log())
     end)
 
+    it("A-05: what is random can be exchanged; ids, tokens and names are made of it", function()
+      local asked, given = {}, 0
+      local own = plane:open { access_token = planes.TOKEN, team = "t", random = function(n)
+        asked[#asked + 1], given = n, given + 1
+        return string.char(given):rep(n)
+      end }
+      local box = assert_ok(own:create { lifetime = 60 })
+      assert.equal("01010101-0101-4101-9101-010101010101", box.id)
+      assert.equal("02020202-0202-4202-a202-020202020202", plane:log()[1].body.metadata["sandbar-token"])
+      assert_ok(box:fork(1))
+      assert.equal("sandbar-03030303-0303-4303-b303-030303030303", plane:log()[2].body.name)
+      assert_ok(own.keys:delete(assert_ok(own.keys:create { name = "k" }).id))
+      assert.equal("k #06060606-0606-4606-a606-060606060606", plane:log()[1].body.name)
+      assert.same({ 16, 16, 16, 16, 16, 16 }, asked)
+      assert.has_error(function() plane:open({ random = function() return "short" end }):create() end)
+    end)
+
     it("does no I/O", function()
       assert(open({ api_key = "k", api_url = "http://127.0.0.1:1" }, 1))
       kind("InvalidArgument", open({ api_key = "k", api_url = "ftp://x" }, 1))

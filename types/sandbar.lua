@@ -31,6 +31,7 @@ local sandbar = {}
 ---@field ca_file? string e2b: the only certificates that are trusted, in PEM
 ---@field retries? integer e2b: of a call that is safe to repeat (default 3)
 ---@field transport? table e2b: with request(self, request, timeout, op), instead of the network
+---@field random? fun(n: integer): string e2b: n bytes, where ids and tokens come from that nobody has chosen
 ---@field root? string local: the state directory (default by user: /var/lib/sandbar as root, else below XDG_STATE_HOME)
 ---@field linger? sandbar.Duration local: how long an idle supervisor stays (default 60; 0: it leaves at once)
 

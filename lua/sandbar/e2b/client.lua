@@ -27,11 +27,6 @@ local MAX_BODY = 16777216
 local PAGE = 100
 local AGENT = "sandbar-lua/" .. core.VERSION
 
--- Between 0 and 1, from where ids come from as well: programs that began together do not ask again together.
-local function chance()
-  return tonumber(core.uuid():sub(1, 8), 16) / 0xffffffff
-end
-
 local function as_secret(value)
   return type(value) == "string" and core.secret(value) or value
 end
@@ -69,7 +64,7 @@ local function over_http(options)
 end
 
 --- `options`: api_url, domain, api_key, access_token, team, headers, proxy, ca_file, request_timeout, retries,
---- transport. No I/O.
+--- transport, random. No I/O.
 function client.new(options)
   local domain, err = address.domain(options.domain)
   if not domain then
@@ -117,6 +112,7 @@ function client.new(options)
     ca_file = options.ca_file,
     transport = options.transport,
     injected = options.transport ~= nil,
+    random = options.random,
   }, Client)
   if not self.transport then
     local proxy
@@ -140,6 +136,29 @@ function Client:proxy_for(origin)
     return nil, err
   end
   return as_secret(url)
+end
+
+--- What ids, tokens and names are that nobody has chosen: a UUID v4, of the bytes of the program's own source where it
+--- has given one.
+function Client:uuid()
+  if not self.random then
+    return core.uuid()
+  end
+  local bytes = self.random(16)
+  if type(bytes) ~= "string" or #bytes ~= 16 then
+    error("option 'random': of random(16) a string of 16 bytes is due", 0)
+  end
+  local hex = bytes:gsub(".", function(c)
+    return ("%02x"):format(c:byte())
+  end)
+  local variant = ("89ab"):sub(bytes:byte(9) % 4 + 1, bytes:byte(9) % 4 + 1)
+  return ("%s-%s-4%s-%s%s-%s"):format(hex:sub(1, 8), hex:sub(9, 12), hex:sub(14, 16), variant, hex:sub(18, 20),
+    hex:sub(21))
+end
+
+-- Between 0 and 1: programs that began together do not ask again together.
+function Client:chance()
+  return tonumber(self:uuid():sub(1, 8), 16) / 0xffffffff
 end
 
 -- ---- one call ----
@@ -269,7 +288,7 @@ function Client:call(call)
     if err.kind == "Timeout" and err.clock == "timeout" and err.status == nil then
       return nil, errors.from(wait.timed_out(call.op, clock, limit), call.op, call.id and { id = call.id }), nil, open
     end
-    local nap = err.retry_after and err.retry_after + chance() * PAUSE_FIRST or pause * (0.5 + chance() / 2)
+    local nap = err.retry_after and err.retry_after + self:chance() * PAUSE_FIRST or pause * (0.5 + self:chance() / 2)
     if tries >= self.retries or not again(err, call) or deadline and nap >= link.left(deadline) then
       return nil, err, nil, open
     end

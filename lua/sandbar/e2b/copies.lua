@@ -5,7 +5,6 @@
 local address = require "sandbar.e2b.address"
 local audit = require "sandbar.audit"
 local body = require "sandbar.e2b.body"
-local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 local fields = require "sandbar.e2b.record"
 local lazy = require "sandbar.lazy"
@@ -50,13 +49,13 @@ local function network_of(detail)
 end
 
 -- The plan of a copy: what the original has, but its identity.
-local function plan_of(r, network, snapshot, env)
+local function plan_of(r, network, snapshot, id, env)
   local of, labels = r.fields, {}
   for name, value in pairs(record.labels(of.label)) do
     labels[name] = value
   end
   return {
-    id = core.uuid(), template = snapshot, snapshot = snapshot, labels = labels, label = of.label, env = env,
+    id = id, template = snapshot, snapshot = snapshot, labels = labels, label = of.label, env = env,
     lifetime = math.ceil((of.lifetime_ms or LIFETIME * 1000) / 1000), on_expiry = of.on_expiry or "pause_disk",
     auto_resume = of.auto_resume == 1, user = of.user, cwd = of.cwd, network = network,
     internet = r.detail.allowInternetAccess,
@@ -65,7 +64,7 @@ end
 
 -- The snapshot to be: token, name and, where there can be one, its release; nil and an error.
 local function intend(client, deadline)
-  local token = core.uuid()
+  local token = client:uuid()
   local self = { token = token, name = NAME .. token, client = client }
   if client.journal then
     local noted, why = client.journal:intent("snapshot", token, self.name, link.left(deadline))
@@ -201,7 +200,8 @@ function copies.make(driver, id, n, owned, timeout)
   end
   local made, ok = {}
   ok, err = create_all(made, n, function()
-    local copy, why = driver:create(plan_of(r, network, snapshot, driver.env), link.left(deadline),
+    local own_id = driver.client:uuid()
+    local copy, why = driver:create(plan_of(r, network, snapshot, own_id, driver.env), link.left(deadline),
       owned and "create_scoped" or "create")
     if copy then
       audit.emit("acquire", { what = "sandbox", op = "fork", id = copy.fields.id, owned = owned })

@@ -217,7 +217,7 @@ local function create(client, plan, timeout, op)
       return nil, already(plan.id, op)
     end
   end
-  local token = identity.token()
+  local token = client:uuid()
   if client.journal then
     local noted, why = client.journal:intent("sandbox", token, plan.id, link.left(deadline))
     if not noted then

@@ -2,7 +2,6 @@
 -- the token of the create that made it, and what else is to be known of it on other hosts. Names that begin with
 -- "sandbar-" are ours; everything else is the program's labels.
 
-local core = require "sandbar.core"
 local errors = require "sandbar.errors"
 
 local identity = {}
@@ -67,11 +66,6 @@ function identity.matches(metadata, filter)
     end
   end
   return true
-end
-
---- A token for one create.
-function identity.token()
-  return core.uuid()
 end
 
 --- True, or nil and InvalidArgument: labels that look like ours.

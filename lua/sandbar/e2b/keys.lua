@@ -148,7 +148,7 @@ local function mint(client, op, name, timeout)
     return nil, errors.new { kind = "InvalidArgument", op = op,
       message = ("name: 1 to %d bytes, no control characters"):format(LONGEST) }
   end
-  local deadline, token = link.deadline(timeout), core.uuid()
+  local deadline, token = link.deadline(timeout), client:uuid()
   if client.journal then
     client.journal:replay_once()
     local noted, why = client.journal:intent("API key", token, "-", link.left(deadline))

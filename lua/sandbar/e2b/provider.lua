@@ -58,6 +58,7 @@ local function allocate(self, op, given, opts, scope)
   if not plan then
     return refuse(err, op, merged.id)
   end
+  plan.id = plan.id or state._driver.client:uuid()
   if merged.expect then
     local ok, why = capabilities.check(merged.expect, claimed(state), state._measured)
     if not ok then
@@ -350,6 +351,7 @@ provider.OPTIONS = {
   ca_file = "string",
   retries = "integer",
   transport = "table|userdata",
+  random = "callable",
 }
 
 -- `opts` as sandbar.open got them, checked against OPTIONS. `level`: how far out its caller is, from here.

@@ -38,8 +38,7 @@ end
 spec.check_reference = check_reference
 
 clause("id", function(s, plan)
-  if s.id == nil then
-    plan.id = core.uuid()
+  if s.id == nil then -- who creates it gives it one
     return "a random UUID"
   end
   local id, err = values.check_id(s.id)

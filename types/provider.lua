@@ -270,7 +270,7 @@ function Provider:create_scoped(spec, scope, options) end
 ---@param id string
 ---@param options? { expect_labels?: table<string, string>, resume?: boolean, lifetime?: sandbar.Duration, timeout?: sandbar.Timeout }
 ---@return sandbar.Sandbox? sandbox
----@return sandbar.Error? err NotFound, Ambiguous, NotRunning
+---@return sandbar.Error? err NotFound, Ambiguous, WrongOwner (its labels are not those expected), NotRunning
 function Provider:connect(id, options) end
 
 --- An iterator over every sandbox, page by page. In a `for` it raises on failure; `:next()` returns nil, err.

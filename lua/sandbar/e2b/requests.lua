@@ -51,20 +51,24 @@ local function about(self, serial, timeout, op, missing, make)
   return r, base.told(err, timeout)
 end
 
-function requests.signal(self, op, timeout, f)
-  return about(self, f.serial, timeout, op, "the process has ended", function(meant)
-    return helper.signal(f.signal, meant, f.group == 1)
-  end)
-end
-
-function requests.kill(self, op, timeout, f)
-  local r, err = about(self, f.serial, timeout, op, "it has ended", function(meant)
-    return helper.kill(f.signal, meant, f.grace_ms)
-  end)
+-- None to deliver to is no failure: nothing was delivered.
+local function none(r, err)
   if not r and err.kind == "NotFound" and not err.id then
     return { fields = { count = 0 } }
   end
   return r, err
+end
+
+function requests.signal(self, op, timeout, f)
+  return none(about(self, f.serial, timeout, op, "the process has ended", function(meant)
+    return helper.signal(f.signal, meant, f.group == 1)
+  end))
+end
+
+function requests.kill(self, op, timeout, f)
+  return none(about(self, f.serial, timeout, op, "it has ended", function(meant)
+    return helper.kill(f.signal, meant, f.grace_ms)
+  end))
 end
 
 function requests.list(self, op, timeout)

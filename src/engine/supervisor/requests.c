@@ -186,8 +186,8 @@ static int connect_to(struct sb_conn *c, const struct sb_wire_in *in, struct sb_
     if (b == NULL)
         return -1;
     if (!sb_listing_labels_match(b, in))
-        return sb_failed(f, "NotFound", 0, "labels", "sandbox %s does not have the expected labels",
-                         b->rec.id);
+        return sb_failed(f, "WrongOwner", 0, "labels",
+                         "sandbox %s does not have the expected labels", b->rec.id);
     switch (b->rec.state) {
     case SB_BOX_CREATING:
     case SB_BOX_STOPPING:
@@ -302,8 +302,8 @@ static int resume(struct sb_conn *c, const struct sb_wire_in *in, struct sb_fail
     if (ms != UINT64_MAX && ms > SB_LIFETIME_MAX_MS)
         return sb_failed(f, "InvalidArgument", 0, "lifetime", "no valid lifetime");
     if (!sb_listing_labels_match(b, in))
-        return sb_failed(f, "NotFound", 0, "labels", "sandbox %s does not have the expected labels",
-                         b->rec.id);
+        return sb_failed(f, "WrongOwner", 0, "labels",
+                         "sandbox %s does not have the expected labels", b->rec.id);
     switch (b->rec.state) {
     case SB_BOX_CREATING:
         return wait_for(b, c, in, f);

@@ -473,6 +473,21 @@ describe("a command over a stream", function()
     assert.equal((30000000 - 1) % 251, r.bytes:byte(-1))
   end)
 
+  it("that had a long output took its memory page by page", function()
+    if (helper.read_file("/sys/kernel/mm/transparent_hugepage/enabled") or "[never]"):find("[never]", 1, true) then
+      helper.skip("the kernel has no large pages for those who ask")
+    end
+    local function faults()
+      return tonumber(helper.read_file("/proc/self/stat"):match("^.*%) %S+ " .. ("%S+ "):rep(6) .. "(%d+)"))
+    end
+    local before = faults()
+    local r = assert(capture(("h;%so%d;%s%sz;"):format(START, 2 ^ 26, ended(0), OVER), 2 ^ 31))
+    assert.equal(2 ^ 26, #r.bytes)
+    local pages = 2 * 2 ^ 26 / 4096 -- where it was put together, and where the string is
+    local had = faults() - before
+    assert.is_true(had < pages / 2, had .. " faults")
+  end)
+
   describe("that is to be killed", function()
     local e2b_helper = require "sandbar.e2b.helper"
 

@@ -12,7 +12,7 @@ static int keep(struct sb_kept *kept, const unsigned char *data, size_t len)
         size_t cap = kept->cap < 4096 ? 4096 : kept->cap;
         while (cap - kept->len < len)
             cap *= 2;
-        unsigned char *more = realloc(kept->data, cap);
+        unsigned char *more = sb_large_realloc(kept->data, cap);
         if (more == NULL)
             return -1;
         kept->data = more;

@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "../runtime/large.h"
 #include "../runtime/transfer.h"
 #include "proc.h"
 
@@ -86,7 +87,7 @@ static int capture_grow(struct capture *c, size_t more)
         room = c->len + more;
     if (room > cap)
         room = cap;
-    data = realloc(c->data, room);
+    data = sb_large_realloc(c->data, room);
     if (data == NULL)
         return 0;
     c->data = data;

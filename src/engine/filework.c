@@ -31,7 +31,7 @@ static void whole_read(void *arg)
         room = (size_t)st.st_size + 1; /* so that the end shows without growing */
     }
     for (;;) {
-        unsigned char *bytes = len == 0 ? sb_large_alloc(room) : realloc(w->bytes, room);
+        unsigned char *bytes = len == 0 ? sb_large_alloc(room) : sb_large_realloc(w->bytes, room);
         int sys;
         if (bytes == NULL) {
             sb_fail_errno(&w->error, ENOMEM, "read", "no memory for the file");

@@ -145,7 +145,7 @@ static int grow(unsigned char **buf, size_t *cap, size_t need)
     size_t to = *cap == 0 ? need : *cap * 2; /* the first guess is often exact */
     if (to < need)
         to = need;
-    unsigned char *more = realloc(*buf, to);
+    unsigned char *more = sb_large_realloc(*buf, to);
     if (more == NULL)
         return -1;
     *buf = more;

@@ -46,6 +46,9 @@ void sb_lua_op_leave_parts(lua_State *L, int arg);
  * without a class. */
 void sb_lua_op_over(lua_State *L, int arg);
 
+/* lua_pushlstring for what may be megabytes. */
+void sb_lua_push_large(lua_State *L, const void *data, size_t len);
+
 /* The state's one mailbox, renewed when the process has forked. Not a new reference. */
 struct sb_mailbox *sb_lua_mailbox(lua_State *L);
 

@@ -169,7 +169,7 @@ static void move_bytes(lua_State *L, const char *name, unsigned char **bytes, si
 {
     if (*bytes == NULL)
         return;
-    lua_pushlstring(L, (const char *)*bytes, len);
+    sb_lua_push_large(L, *bytes, len);
     free(*bytes);
     *bytes = NULL;
     lua_setfield(L, -2, name);
@@ -353,7 +353,7 @@ static int op_bytes(lua_State *L)
         lua_pushnil(L);
         return 1;
     }
-    lua_pushlstring(L, (const char *)r->bytes, r->bytes_len);
+    sb_lua_push_large(L, r->bytes, r->bytes_len);
     free(r->bytes);
     r->bytes = NULL;
     o->spent = 1;

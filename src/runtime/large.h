@@ -12,17 +12,33 @@
 #define SB_HEAP_KEPT ((size_t)8 << 20)
 #define SB_COPY_PIECE 2048u /* the C library copies so much in a loop of its own */
 
-/* For what is written once: on large pages where the kernel has them, since the page faults of fresh
- * memory cost more than the copy that fills it. Freed with free. */
+/* A wish: large pages for memory that is written once, since the page faults of fresh memory cost more
+ * than the copy that fills it. With the page the block begins in, where the C library keeps its length:
+ * a mapping of two kinds could not be moved when the block grows. */
+static inline void sb_large_wish(void *p, size_t n)
+{
+    uintptr_t start = (uintptr_t)p & ~(uintptr_t)4095;
+    if (p != NULL && n >= 2 * SB_LARGE_PAGE)
+        madvise((void *)start, (uintptr_t)p + n - start, MADV_HUGEPAGE);
+}
+
+/* With that wish. Freed with free. */
 static inline void *sb_large_alloc(size_t n)
 {
     if (n < 2 * SB_LARGE_PAGE || n > SIZE_MAX / 2)
         return malloc(n > 0 ? n : 1);
     n = (n + SB_LARGE_PAGE - 1) & ~(SB_LARGE_PAGE - 1);
     void *p = aligned_alloc(SB_LARGE_PAGE, n);
-    if (p != NULL)
-        madvise(p, n, MADV_HUGEPAGE); /* a wish */
+    sb_large_wish(p, n);
     return p;
+}
+
+/* Of memory that grows. */
+static inline void *sb_large_realloc(void *p, size_t n)
+{
+    void *more = realloc(p, n);
+    sb_large_wish(more, n);
+    return more;
 }
 
 /* For those who give Lua one large string after the other. The C library gives memory at the top of its

@@ -293,6 +293,17 @@ static void fail_while_it_lives(struct plan *plan)
         usleep(1000);
 }
 
+static void fail_while_it_is_waited_for(struct plan *plan)
+{
+    struct sb_error err;
+    CHECK(sb_mailbox_renew(mailbox, &err) == 0);
+    struct sb_release *release = sb_release_new(&type, plan, "abc");
+    struct sb_op *op = new_op();
+    sb_release_fire(release, op);
+    finish_op(op, SB_ERR_INTERNAL);
+    sb_release_unref(release);
+}
+
 static void exit_drains(void)
 {
     struct plan *plan = new_plan();
@@ -326,7 +337,10 @@ static void exit_drains(void)
     *plan = (struct plan){.failures = 1, .kind = SB_ERR_INTERNAL};
     in_child(fail_while_it_lives, plan, out, sizeof out);
     CHECK(strcmp(out, "sandbar: not released at exit: sandbox abc (the far side says no)\n") == 0);
-    passed("a detached release that failed is named at exit");
+    *plan = (struct plan){.failures = 1, .kind = SB_ERR_INTERNAL};
+    in_child(fail_while_it_is_waited_for, plan, out, sizeof out);
+    CHECK(strcmp(out, "sandbar: not released at exit: sandbox abc (the far side says no)\n") == 0);
+    passed("a release that failed is named at exit, was it waited for or not");
     munmap(plan, sizeof *plan);
 }
 

@@ -18,7 +18,7 @@
 
 #define RETRY_FIRST 50000000u  /* ns, doubled each time ... */
 #define RETRY_MOST 1000000000u /* ... up to this */
-#define LOST_MOST 64           /* failures nobody waited for that exit names one by one */
+#define LOST_MOST 64           /* failures that exit names one by one */
 
 enum release_state { REGISTERED, FIRED, ENDED, WITHDRAWN };
 
@@ -157,7 +157,7 @@ static void end(struct sb_release *release, const struct sb_error *err)
     link_out(release);
     struct sb_op *op = release->waiters;
     release->waiters = NULL;
-    if (err->kind != SB_OK && op == NULL && registry.lost_count++ < LOST_MOST) {
+    if (err->kind != SB_OK && registry.lost_count++ < LOST_MOST) {
         release->next = registry.lost;
         registry.lost = release;
         lost = 1;

@@ -62,6 +62,14 @@ describe("a request", function()
     running.body:close()
   end)
 
+  it("with a file for a path where there is something else was one, too", function()
+    local _, headers = client.create()
+    local octets = client.with(headers, { ["content-type"] = "application/octet-stream" })
+    for path, text in pairs { ["/dev/full"] = "is not a regular file", ["/tmp"] = "is a directory" } do
+      assert.matches(text, client.get(400, "POST", "/files?path=" .. path, "x", octets).message)
+    end
+  end)
+
   it("with a body that is not what it should be was an error of the server's", function()
     local _, headers = client.create()
     local lines = { "Host: localhost\\r\\nX-API-Key: " .. server.key .. "\\r\\n" }

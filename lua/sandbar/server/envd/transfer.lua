@@ -247,6 +247,8 @@ local function put(context, path, user, xattrs, source, move)
   if not written then
     if not broken and err.code == "EISDIR" then
       return nil, reply.refusal(400, ("path is a directory: %s"):format(path))
+    elseif not broken and err.code == "ENXIO" then
+      return nil, reply.refusal(400, ("path '%s' is not a regular file"):format(path))
     end
     return nil, err
   end

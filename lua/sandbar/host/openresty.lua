@@ -10,6 +10,7 @@
 local context = require "sandbar.context"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
+local inside_c = require "sandbar.host.inside_c"
 
 local ngx = ngx
 
@@ -87,39 +88,6 @@ function openresty.context()
     store[co] = ctx
   end
   return ctx
-end
-
--- Does the core know whether its caller may yield? One built for LuaJIT does, one built for 5.1 does not.
-local core_knows
-
-local function probe()
-  table.sort({ 2, 1 }, function(a, b)
-    core_knows = core.isyieldable() == false
-    return a < b
-  end)
-end
-
--- Inside of table.sort, string.gsub, require? It must be known before: a semaphore whose wait fails to yield
--- has queued the light thread already, and waking it crashes the worker.
-local function inside_c()
-  if core_knows == nil then
-    probe()
-  end
-  if core_knows then
-    return not core.isyieldable()
-  end
-  local level = 3
-  while true do
-    local frame = debug.getinfo(level, "Sf")
-    if not frame then
-      return false
-    end
-    local fn = frame.func
-    if frame.what == "C" and fn ~= pcall and fn ~= xpcall and debug.getinfo(level + 1, "l") then
-      return true
-    end
-    level = level + 1
-  end
 end
 
 local INSIDE_C = "a wait cannot leave the C function it is inside of (table.sort, string.gsub, require); do the "

@@ -62,6 +62,12 @@ local ServerRequest = {}
 ---@return sandbar.Error? err Closed: the client went away inside of it; Protocol: it is none; Timeout
 function ServerRequest:read(n, timeout) end
 
+--- The body as the source of a request that passes it on.
+---@param n integer at most so many bytes in a piece
+---@param timeout sandbar.Timeout for each piece
+---@return any source what `port:fetch` takes as its body
+function ServerRequest:pieces(n, timeout) end
+
 --- The whole body, "" when there is none.
 ---@param max? integer (default 64 MiB)
 ---@param timeout? sandbar.Timeout

@@ -59,6 +59,29 @@ describe("a module in Lua", function()
     assert.equal(tonumber(files) - 1, tonumber(out), out) -- init.lua is not carried
   end)
 
+  it("stayed in the program's memory a second time, as the file it was read from", function()
+    if os.getenv("SPEC_SANITIZER") == "asan" then
+      helper.skip("the sanitizer looks at what core.so carries")
+    end
+    local out = run(tree .. "/lua", [[
+      require "sandbar"
+      for _, name in ipairs { "files", "transfer", "process", "policy" } do
+        require("sandbar." .. name)
+      end
+      local ours, kb = false, 0
+      for line in io.lines "/proc/self/smaps" do
+        local perms = line:match "^%x+%-%x+ (%S+)"
+        if perms then
+          ours = perms:find("^r%-%-") and line:find("core.so", 1, true)
+        elseif ours then
+          kb = kb + (tonumber(line:match "^Rss: +(%d+)") or 0)
+        end
+      end
+      print(kb)
+    ]])
+    assert.is_true(tonumber(out) < 512, out)
+  end)
+
   it("comes from its file once that was edited, the others stay as they are", function()
     local dir = edited("api.lua", "version = core.VERSION", "version = '0.0.0.000'")
     assert.equal(("0.0.0.000 @%s/sandbar/api.lua @sandbar/check.lua\n"):format(dir), run(dir, [[

@@ -38,6 +38,34 @@ describe("http", function()
 
   helper.guard { growth = 24 }
 
+  it("kept in memory what only the dynamic linker had read of libcurl's libraries", function()
+    local child = helper.run_lua [[
+      -- kB of files' pages that are mapped, are no code and were not written.
+      local function clean()
+        local at, sum = false, 0
+        for line in io.lines "/proc/self/smaps" do
+          local perms = line:match "^%x+%-%x+ (%S+)"
+          if perms then
+            at = perms:find("^r%-%-") and line:find("/", 1, true)
+          elseif at then
+            sum = sum + (tonumber(line:match "^Rss: +(%d+)") or 0) - (tonumber(line:match "^Anonymous: +(%d+)") or 0)
+          end
+        end
+        return sum
+      end
+      for path in package.cpath:gmatch "[^;]+" do
+        if package.loadlib(path:gsub("%?", "sandbar/http"), "luaopen_sandbar_http") then
+          break
+        end
+      end
+      local linked = clean()
+      require "sandbar.http"
+      print(linked, clean())
+    ]]
+    local linked, ready = child.stdout:match("^(%d+)%s+(%d+)")
+    assert.is_true(tonumber(ready) < tonumber(linked), child.stdout .. child.stderr)
+  end)
+
   busted.teardown(function()
     port:close()
     port = nil

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "http/core.h"
+#include "http/libraries.h"
 #include "http/origin.h"
 #include "http/request.h"
 
@@ -31,7 +32,9 @@ static void global_init(void)
         global_code = -2;
         return;
     }
+    sb_libraries_settle();
     global_code = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK ? 0 : -1;
+    sb_libraries_settle();
     /* libcurl and OpenSSL have registered exit handlers of their own by now; ours must run
      * before them, so that no thread is inside TLS while it is torn down. Their global clean-up
      * is never called. */

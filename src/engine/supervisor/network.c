@@ -209,13 +209,20 @@ static void pack_resolvers(struct sb_packer *p)
 
 /* ---- its process ---- */
 
-static void forget_relay(struct sb_box *b)
+/* From now on everything is refused. That it is gone, and its addresses are free, proc_ready is told. */
+static void kill_relay(struct sb_box *b)
 {
     sb_loop_drop(&b->net.control);
     b->net.opens = false;
+    if (b->net.proc.fd >= 0)
+        pidfd_send_signal(b->net.proc.fd, SIGKILL, NULL, 0);
+}
+
+static void forget_relay(struct sb_box *b)
+{
+    kill_relay(b);
     if (b->net.proc.fd < 0)
         return;
-    pidfd_send_signal(b->net.proc.fd, SIGKILL, NULL, 0);
     int fd = fcntl(b->net.proc.fd, F_DUPFD_CLOEXEC, SB_FD_END);
     sb_loop_drop(&b->net.proc);
     if (fd >= 0)
@@ -294,7 +301,7 @@ void sb_network_show(const struct sb_box *b, struct sb_packer *p)
     }
 }
 
-/* It ended by itself: from now on everything is refused, until there is another. */
+/* It has ended: everything is refused, until there is another. */
 static void lost(struct sb_box *b)
 {
     int64_t now = sb_real_ms();
@@ -313,7 +320,7 @@ static void control_ready(struct sb_source *src, uint32_t events)
         if (rc == 0)
             return;
         if (rc < 0) {
-            lost(b);
+            kill_relay(b);
             return;
         }
         if (in.head.type == SB_R_DENIED)
@@ -436,12 +443,11 @@ static int carry_out(struct sb_box *b, struct sb_failure *f)
     if (b->net.control.fd >= 0) {
         if (tell(b, &p, f) == 0)
             return 0;
-        lost(b); /* closed, rather than as it was */
+        kill_relay(b); /* closed, rather than as it was */
         if (opens)
-            return 0; /* the next one answers */
-        b->net.retry_ms = 0;
-    } else if (opens) {
-        return start_relay(b, &p, f);
+            return 0;   /* the next one answers */
+    } else if (opens) { /* one that is being killed is followed by the next when it is gone */
+        return b->net.proc.fd >= 0 ? 0 : start_relay(b, &p, f);
     }
     sb_box_settle_type(b, SB_S_NETWORK, NULL);
     return 0;

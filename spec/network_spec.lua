@@ -607,6 +607,21 @@ print(answers.count(True), set(answers))
       end)
     end)
 
+    it("ended before it had answered to a policy that opens nothing, for which there is no other: nobody answered", function()
+      with_box({ allow = { OTHER } }, function(box)
+        local pid = relays(supervisor_of())[1]
+        helper.sh("kill -STOP %d", pid)
+        sandbar.scope(function(scope)
+          local change = scope:spawn(function() return assert_ok(box:update_network("deny", { timeout = 20 })) end)
+          sandbar.sleep(0)
+          assert_ok(box:info()) -- which is asked after that
+          helper.sh("kill -KILL %d", pid)
+          assert.is_true(change:wait { timeout = 20 })
+        end)
+        assert.equal("refused", (reach(box, "tcp", OTHER, 7)))
+      end)
+    end)
+
     it("is made anew by a new supervisor, with the policy of last", function()
       local root = helper.dir()
       with_box("allow", function(box)

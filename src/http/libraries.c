@@ -18,13 +18,29 @@ static int has(const struct dl_phdr_info *info, uintptr_t at)
     return 0;
 }
 
+/* Were pages that cannot be written any more written when it was relocated? */
+static int was_written(const struct dl_phdr_info *info)
+{
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        if (info->dlpi_phdr[i].p_type != PT_DYNAMIC)
+            continue;
+        const ElfW(Dyn) *d = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+        for (; d->d_tag != DT_NULL; d++)
+            if (d->d_tag == DT_TEXTREL || (d->d_tag == DT_FLAGS && (d->d_un.d_val & DF_TEXTREL)))
+                return 1;
+    }
+    return 0;
+}
+
 /* From this library on, in the order of loading: what was there before is the program's. */
 static int settle(struct dl_phdr_info *info, size_t size, void *arg)
 {
     int *ours = arg;
     (void)size;
     *ours |= has(info, (uintptr_t)settle);
-    for (int i = 0; *ours && i < info->dlpi_phnum; i++) {
+    if (!*ours || was_written(info))
+        return 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &info->dlpi_phdr[i];
         uintptr_t from = (info->dlpi_addr + part->p_vaddr + PAGE - 1) & ~(PAGE - 1);
         uintptr_t to = (info->dlpi_addr + part->p_vaddr + part->p_memsz) & ~(PAGE - 1);

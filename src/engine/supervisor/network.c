@@ -428,8 +428,11 @@ void sb_network_again(struct sb_box *b)
 {
     struct sb_failure f;
     b->net.retry_ms = 0;
-    if (sb_network_start(b, &f) == 0)
+    if (sb_network_start(b, &f) == 0) {
+        if (b->net.control.fd < 0) /* nothing is open, for which no relay is needed */
+            sb_box_settle_type(b, SB_S_NETWORK, NULL);
         return;
+    }
     b->net.retry_ms = sb_real_ms() + RETRY_MS;
     sb_box_settle_type(b, SB_S_NETWORK, &f);
 }

@@ -179,6 +179,35 @@ describe("the release journal", function()
     assert_ok(next_one.keys:delete(left[1].id))
   end)
 
+  it("a key that was revoked in order made all that its program left stay for good", function()
+    local child = program [[
+      a = sandbar.assert(boxes:create_scoped { lifetime = 600 })
+      k = sandbar.assert(boxes.keys:create_scoped { name = "own" })
+      sandbar.assert(k:close())
+    ]]
+    assert.equal("done", child:line())
+    kill(child)
+    local next_one = plane:open { journal = dir, access_token = planes.TOKEN, team = "t" }
+    assert.equal(1, assert_ok(next_one:recover()))
+    assert.equal(0, #next_one:list())
+  end)
+
+  it("what one left of many could not be destroyed kept the others", function()
+    local child = program [[
+      a = sandbar.assert(boxes:create_scoped { lifetime = 600 })
+      b = sandbar.assert(boxes:create_scoped { lifetime = 600 })
+      c = sandbar.assert(boxes:create_scoped { lifetime = 600 })
+    ]]
+    assert.equal("done", child:line())
+    kill(child)
+    plane:faults { { method = "DELETE", times = 1, ["do"] = "status", status = 403 } }
+    local next_one = plane:open { journal = dir }
+    assert.equal("PermissionDenied", select(2, next_one:recover()).kind)
+    assert.equal(1, #next_one:list())
+    assert.equal(1, assert_ok(next_one:recover()))
+    assert.equal(0, #next_one:list())
+  end)
+
   it("a snapshot of fork(n) that the vendor keeps while copies stand on it stayed for good", function()
     plane:faults { { method = "DELETE", path = "^/templates/", times = 2, ["do"] = "status", status = 400,
       message = "there are running or paused sandboxes using it" } }

@@ -220,20 +220,21 @@ function Journal:replay_file(name, deadline)
     file:close()
     return not mine and not why and 0 or nil, why
   end
-  local settled, count = true, 0
-  for token, line in pairs(outstanding(text)) do
+  local settled, count, failed = true, 0, nil
+  for token, line in pairs(outstanding(text)) do -- one that cannot be settled keeps no other
     local ok, n = self:settle(token, line, deadline)
     if ok == nil then
-      file:close()
-      return nil, n
+      failed = failed or n
+    else
+      count = count + n
     end
-    settled, count = settled and ok, count + n
+    settled = settled and ok
   end
   if settled then
     hosttree.at(OP, "remove", self.path, name)
   end
   file:close()
-  return count
+  return count, failed
 end
 
 --- Destroys what ended programs have left. How many things there were, or nil and an error.

@@ -68,7 +68,10 @@ local function listed(client, timeout, op)
   local value, err = client:call {
     op = op, method = "GET", path = "/api-keys", user = true, timeout = timeout, repeatable = true, array = true,
   }
-  return value, err
+  if not value then
+    return nil, err
+  end
+  return value
 end
 
 -- True: it is gone, if it was there.
@@ -89,17 +92,19 @@ function keys.forget(client, token, timeout, op)
   end
   local deadline, count = link.deadline(timeout), 0
   local value, err = listed(client, timeout, op)
-  for _, item in ipairs(value or {}) do
+  if not value then
+    return nil, err
+  end
+  for _, item in ipairs(value) do
     if tostring(item.name):sub(-#token) == token and tostring(item.id):find(UUID) then
-      local ok
-      ok, err = revoke(client, item.id, link.left(deadline), op)
+      local ok, why = revoke(client, item.id, link.left(deadline), op)
       if not ok then
-        return nil, err
+        return nil, why
       end
       count = count + 1
     end
   end
-  return value and count, err
+  return count
 end
 
 -- What undoes it: the recipe and its release. An injected transport has none.

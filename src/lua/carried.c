@@ -85,8 +85,25 @@ static int differs(const char *path, struct item text)
     return !same;
 }
 
+static int load_module(lua_State *L);
+
+/* Is a module being loaded that has asked for the one of this call? */
+static int is_asked_for(lua_State *L)
+{
+    enum { NEAR = 16 }; /* calls between the two, at most: the stack may be a deep one */
+    lua_Debug ar;
+    int is = 0;
+    for (int level = 1; !is && level <= NEAR && lua_getstack(L, level, &ar); level++) {
+        lua_getinfo(L, "f", &ar);
+        is = lua_tocfunction(L, -1) == load_module;
+        lua_pop(L, 1);
+    }
+    return is;
+}
+
 /* A module is read once: the pages go from this process, to which they would be a tenth of a script's memory, and stay
- * in the kernel's cache of files. All of them each time, since a fault may map much more than what was read. */
+ * in the kernel's cache of files. All of them, since a fault may map much more than what was read; and after the last
+ * of those that ask for each other, since each fault costs time. */
 static void forget(void)
 {
     uintptr_t from = ((uintptr_t)sb_carried + PAGE - 1) & ~(PAGE - 1);
@@ -113,12 +130,13 @@ static int load_module(lua_State *L)
         status = luaL_loadfile(L, lua_tostring(L, 2));
     else
         status = luaL_loadbuffer(L, code.at, code.len, lua_tostring(L, -1));
-    forget();
     if (status != LUA_OK)
         return lua_error(L);
     lua_insert(L, 1);
     lua_settop(L, 3);
     lua_call(L, 2, 1);
+    if (!is_asked_for(L))
+        forget();
     return 1;
 }
 

@@ -185,6 +185,20 @@ function Client:target(path, query)
   return self.prefix .. path .. address.query(query or {})
 end
 
+--- What undoes something that is about to be made, and its release (http.recipe, without port and headers). Nil and an
+--- error; nil alone where a transport is injected, which has no port. `user`: as above.
+function Client:recipe(fields, user)
+  if self.injected then
+    return nil
+  end
+  local port, err = self.transport:origin()
+  if not port then
+    return nil, err
+  end
+  fields.headers = self:lines(user)
+  return require("sandbar.http").recipe(port, fields)
+end
+
 -- What is null is not there.
 local function without_null(value)
   for key, item in pairs(value) do

@@ -14,7 +14,7 @@ local record = require "sandbar.record"
 local spec = require "sandbar.e2b.spec"
 local task = require "sandbar.task"
 
-local http, snapshots = lazy "sandbar.http", lazy "sandbar.e2b.snapshots"
+local snapshots = lazy "sandbar.e2b.snapshots"
 
 local copies = {}
 
@@ -72,21 +72,12 @@ local function intend(client, deadline)
       return nil, why
     end
   end
-  if client.injected then
-    return self
-  end
-  local port, err = client.transport:origin()
-  if not port then
-    return nil, err
-  end
   local target = "/templates/" .. address.escape(self.name)
-  self.recipe, self.release = http.recipe(port, {
-    what = "snapshot", id = self.name, headers = client:lines(), early = client:target(target),
-  })
-  if not self.recipe then
+  self.recipe, self.release = client:recipe { what = "snapshot", id = self.name, early = client:target(target) }
+  if not self.recipe and self.release then
     return nil, self.release
   end
-  self.keeper = own.keeper(self.release)
+  self.keeper = self.release and own.keeper(self.release)
   return self
 end
 

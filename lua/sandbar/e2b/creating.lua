@@ -17,7 +17,7 @@ local spec = require "sandbar.e2b.spec"
 local task = require "sandbar.task"
 local wait = require "sandbar.wait"
 
-local http, turns = lazy "sandbar.http", lazy "sandbar.turns"
+local turns = lazy "sandbar.turns"
 
 local creating = {}
 
@@ -144,18 +144,13 @@ local function recipe_for(client, plan, token)
     end
     return stand_in, stand_in
   end
-  local port, err = client.transport:origin()
-  if not port then
-    return nil, err
-  end
-  return http.recipe(port, {
-    what = "sandbox", id = plan.id, headers = client:lines(), key = "sandboxID", mark = token,
-    prefix = client:target("/sandboxes/"),
+  return client:recipe {
+    what = "sandbox", id = plan.id, key = "sandboxID", mark = token, prefix = client:target("/sandboxes/"),
     find = client:target("/v2/sandboxes", {
       { "metadata", address.filter(identity.filter { id = plan.id, token = token }) },
       { "state", "running,paused" },
     }),
-  })
+  }
 end
 
 -- The answer to the request, its release bound to it; or nil, an error, and no sandbox.

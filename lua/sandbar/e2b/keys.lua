@@ -8,13 +8,10 @@ local audit = require "sandbar.audit"
 local check = require "sandbar.check"
 local core = require "sandbar.core"
 local errors = require "sandbar.errors"
-local lazy = require "sandbar.lazy"
 local link = require "sandbar.link"
 local own = require "sandbar.own"
 local record = require "sandbar.e2b.record"
 local task = require "sandbar.task"
-
-local http = lazy "sandbar.http"
 
 local keys = {}
 
@@ -107,21 +104,6 @@ function keys.forget(client, token, timeout, op)
   return count
 end
 
--- What undoes it: the recipe and its release. An injected transport has none.
-local function recipe_for(client, name, token)
-  if client.injected then
-    return nil
-  end
-  local port, err = client.transport:origin()
-  if not port then
-    return nil, err
-  end
-  return http.recipe(port, {
-    what = "API key", id = name, headers = client:lines(true), key = "id", prefix = client:target "/api-keys/",
-    mark = token, find = client:target "/api-keys",
-  })
-end
-
 -- Of a request that has failed. `open`: it may have been carried out all the same.
 local function undo(client, token, release, err, open)
   if not open then
@@ -161,7 +143,8 @@ local function mint(client, op, name, timeout)
       return nil, errors.from(why, op)
     end
   end
-  local recipe, release = recipe_for(client, name, token)
+  local recipe, release = client:recipe({ what = "API key", id = name, key = "id", mark = token,
+    prefix = client:target "/api-keys/", find = client:target "/api-keys" }, true)
   if not recipe and release then
     return nil, errors.from(release, op)
   end

@@ -137,11 +137,16 @@ function Store:save(name, value)
 end
 
 -- What a server left that ended within a save: a whole text, may be of a key. True, or nil and an error.
-local function clear(self)
+local function is_half(name)
+  return ids.is_uuid(name:match("^.+%.([%x-]+)$") or "")
+end
+
+--- Removes the files of the store's that a server before this one has left, by their names. True, or nil and an error.
+function Store:clear(is_left)
   local list, err = hosttree.list(self.dir, OP)
   for _, one in ipairs(list or {}) do
     local ok = true
-    if ids.is_uuid(one.path:match("^.+%.([%x-]+)$") or "") then
+    if is_left(one.path) then
       ok, err = hosttree.at(OP, "remove", self.dir, one.path)
     end
     if not ok then
@@ -182,7 +187,7 @@ function store.open(root)
     return nil, err
   end
   local self = setmetatable({ dir = dir, turns = {}, lock = held }, Store)
-  ok, err = clear(self)
+  ok, err = self:clear(is_half)
   if ok then
     self.seed, err = seed_of(self)
   end

@@ -99,17 +99,9 @@ end
 
 --- Removes what a server before this one has left: its builds have ended with it. True, or nil and an error.
 function uploads.clear(store)
-  local list, err = hosttree.list(store.dir, OP)
-  for _, one in ipairs(list or {}) do
-    local ok = true
-    if one.path:match("^upload%-") or one.path:match("^part%-") then
-      ok, err = hosttree.at(OP, "remove", store.dir, one.path)
-    end
-    if not ok then
-      return nil, err
-    end
-  end
-  return list and true, err
+  return store:clear(function(name)
+    return name:match("^upload%-") or name:match("^part%-")
+  end)
 end
 
 -- ---- requests ----

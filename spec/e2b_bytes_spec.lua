@@ -506,7 +506,8 @@ describe("a hosted call on a bad connection", function()
       for i, text in ipairs(STRANGE) do
         if share(i, 4) then
           try({ fault_of(call, "answer", 0, "say", { text = text }) }, 5, "strange answer " .. i)
-          if call.path == WORKER and text:find('"code"', 1, true) then -- the service's own no, which is believed: what was begun all the same goes on
+          -- The service's own no is believed: what was begun all the same goes on.
+          if call.path == WORKER and text:find('"code"', 1, true) then
             look "pkill -9 perl || true"
           end
         end

@@ -321,39 +321,40 @@ describe("files of a hosted sandbox", function()
     assert.equal("write", runs())
   end)
 
-  it("left a worker whose input was refused, waiting for it, and its file", function()
-    local over
+  -- A worker of a write that waits for its input until it is told that this is over.
+  local function waiting()
+    local over = false
     daemon.answers.write = function()
       while not over do
         sandbar.sleep(0.01)
       end
     end
     daemon.answers.abort = "+"
+    return function()
+      over = true
+    end
+  end
+
+  it("left a worker whose input was refused, waiting for it, and its file", function()
     for i, status in ipairs { 401, 403, 400 } do
-      over = false
+      local stop = waiting()
       daemon.type_in = function(request)
         request:respond(status, { ["Content-Type"] = "application/json" }, "{}")
       end
       assert.is_nil((files:write("/f", "abc")))
-      over = true
+      stop()
       assert.equal("write abort", runs())
       assert.equal(i, #daemon.killed)
     end
   end)
 
   it("waited for ever for a worker of which it was told, wrongly, that it takes no input", function()
-    local over
-    daemon.answers.write = function()
-      while not over do
-        sandbar.sleep(0.01)
-      end
-    end
-    daemon.answers.abort = "+"
+    local stop = waiting()
     daemon.type_in = function(request)
       request:respond(404, { ["Content-Type"] = "application/json" }, '{"code":"not_found","message":"no such process"}')
     end
     kind("OutcomeUnknown", files:write("/f", "abc"))
-    over = true
+    stop()
     assert.equal("write abort", runs())
     for _ = 1, 500 do -- it is killed, which this program itself has to answer
       sandbar.sleep(0.01)

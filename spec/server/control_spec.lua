@@ -14,18 +14,9 @@ local stream = require "sandbar.stream"
 describe("the control plane of sandbar serve", function()
   local server, client
 
-  teardown(function()
-    client.port:close()
-    server.stop()
+  local start = serve.suite(function(...)
+    server, client = ...
   end)
-  helper.guard { each = false }
-
-  local function start()
-    server = serve.start()
-    client = serve.client(server)
-  end
-
-  setup(start)
 
   -- Begins a command; its answer's head and first bytes are there.
   local function begin(headers, script)

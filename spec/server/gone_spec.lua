@@ -16,15 +16,8 @@ local CLIENT = (os.getenv("SPEC_BUILD") or "build") .. "/spec/raw_client"
 describe("a request", function()
   local server, client
 
-  teardown(function()
-    client.port:close()
-    server.stop()
-  end)
-  helper.guard { each = false }
-
-  setup(function()
-    server = serve.start()
-    client = serve.client(server)
+  serve.suite(function(...)
+    server, client = ...
   end)
 
   it("with a file was an error of the server's when its sandbox was destroyed meanwhile", function()

@@ -13,12 +13,6 @@ local signature = require "sandbar.server.signature"
 describe("sandbar serve and two teams:", function()
   local server, client, other, id, headers
 
-  teardown(function()
-    client.port:close()
-    server.stop()
-  end)
-  helper.guard { each = false }
-
   -- All routes: method, path.
   local function routes()
     local out = {}
@@ -36,9 +30,8 @@ describe("sandbar serve and two teams:", function()
     return out
   end
 
-  setup(function()
-    server = serve.start()
-    client = serve.client(server)
+  serve.suite(function(...)
+    server, client = ...
     other = { ["x-api-key"] = server.other_key }
     id, headers = client.create '{"templateID":"base","timeout":600,"metadata":{"of":"one"}}'
   end)

@@ -10,18 +10,9 @@ local serve = require "spec.support.serve"
 describe("sandbar serve", function()
   local server, client
 
-  teardown(function()
-    client.port:close()
-    server.stop()
+  local start = serve.suite(function(...)
+    server, client = ...
   end)
-  helper.guard { each = false }
-
-  local function start()
-    server = serve.start()
-    client = serve.client(server)
-  end
-
-  setup(start)
 
   local function names_of(collection)
     local out = {}

@@ -20,12 +20,6 @@ local AGENT = {
 describe("sandbar serve as the Python SDK asks it", function()
   local server, client, made
 
-  teardown(function()
-    client.port:close()
-    server.stop()
-  end)
-  helper.guard { each = false }
-
   local CREATE = '{"templateID":"base","timeout":300,"secure":%s,"allow_internet_access":true,"metadata":{},"envVars":{}}'
 
   -- One request of the control plane.
@@ -43,9 +37,8 @@ describe("sandbar serve as the Python SDK asks it", function()
     return status, json.decode(answer), hs
   end
 
-  setup(function()
-    server = serve.start()
-    client = serve.client(server)
+  serve.suite(function(...)
+    server, client = ...
     made = client.get(201, "POST", "/sandboxes", CREATE:format("true"), AGENT)
   end)
 

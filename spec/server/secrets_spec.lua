@@ -17,14 +17,9 @@ describe("a secret", function()
 
   teardown(function()
     sandboxes:close()
-    client.port:close()
-    server.stop()
   end)
-  helper.guard { each = false }
-
-  setup(function()
-    server = serve.start()
-    client = serve.client(server)
+  serve.suite(function(...)
+    server, client = ...
     sandboxes = helper.open()
   end)
 

@@ -14,23 +14,12 @@ local message = require "sandbar.e2b.message"
 local SERVER = (os.getenv("SPEC_BUILD") or "build") .. "/spec/http_server"
 
 describe("sandbar serve on the wire", function()
-  local server, port
+  local server, wire, port
 
-  teardown(function()
-    port:close()
-    server.stop()
-  end)
-  helper.guard { each = false }
-
-  local wire
-
-  local function start()
-    server = serve.start()
-    wire = serve.client(server)
+  local start = serve.suite(function(...)
+    server, wire = ...
     port = wire.port
-  end
-
-  setup(start)
+  end)
 
   local function ask(...)
     return wire.ask(...)

@@ -1,5 +1,6 @@
 -- A `sandbar serve` of its own, as a separate process on the spec's state root.
 
+local busted = require "busted"
 local helper = require "spec.helper"
 
 local http = require "sandbar.http"
@@ -107,6 +108,27 @@ function serve.client(server)
   end
 
   return client
+end
+
+--- For a file of specs, in its describe(): a server from the first test to the last, and a client of it, which `take` is
+--- given at each start. What starts another one, when that has ended.
+function serve.suite(take)
+  local server, client
+
+  busted.teardown(function()
+    client.port:close()
+    server.stop()
+  end)
+  helper.guard { each = false }
+
+  local function start()
+    server = serve.start()
+    client = serve.client(server)
+    take(server, client)
+  end
+
+  busted.setup(start)
+  return start
 end
 
 return serve

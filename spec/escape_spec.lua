@@ -1,4 +1,5 @@
 -- check: only 5.4
+-- check: crowds
 -- check: limit 300
 -- The escape suite: what a hostile program tries from inside, and what the host sees of it. The attacks themselves are
 -- spec/escape; each is first shown to work in a place that lacks what the sandbox is defended by (probe.h), and then

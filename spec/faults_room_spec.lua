@@ -1,4 +1,5 @@
 -- check: only 5.4
+-- check: crowds
 -- check: limit 400
 -- What surrounds a command: the loopbacks a server may be on, what the room has in it, and which descriptors
 -- of the host come along (none).
